@@ -26,15 +26,9 @@ _TOWERS = {
 _BUFFERS = {"rotary_emb", "input_max", "input_min", "output_max", "output_min"}
 _KV_PARAMETER = re.compile(r"layers\.(\d+)\.self_attn\.(?:k_proj|v_proj|k_norm|v_norm)\.")
 _EXPERTS = re.compile(r"(.+\.experts)\.(gate_up_proj|down_proj)(?:\.(weight|scales|biases))?")
-_DRAFTER_ROOTS = {
-    "pre_projection",
-    "post_projection",
-    "masked_embedding",
-    "embed_tokens",
-    "layers",
-    "norm",
-    "lm_head",
-}
+# What stands beside the decoder, in a target and in a drafter; everything else stands under `model.`.
+_BESIDE_MODEL = {"lm_head", "pre_projection", "post_projection", "masked_embedding"}
+_DRAFTER_ROOTS = {*_BESIDE_MODEL, "embed_tokens", "layers", "norm"}
 _TOKEN_ORDERING = "masked_embedding.token_ordering"
 _INTEGERS = (mx.int32, mx.int64, mx.uint32, mx.uint64)
 
@@ -59,7 +53,7 @@ def target_weights(weights: dict[str, mx.array], kv_owners: int, tied: bool) -> 
     named = ((_without_wrappers(name), array) for name, array in weights.items())
     used = ((name, array) for name, array in named if _belongs_to_text(name, kv_owners, tied))
     split = (pair for name, array in used for pair in _split_experts(name, array))
-    return _unique((name if name.startswith("lm_head.") else f"model.{name}", array) for name, array in split)
+    return _unique((_rooted(name), array) for name, array in split)
 
 
 def drafter_weights(weights: dict[str, mx.array]) -> dict[str, mx.array]:
@@ -75,11 +69,24 @@ def drafter_weights(weights: dict[str, mx.array]) -> dict[str, mx.array]:
     """
     named = ((_from_drafter_root(name), array) for name, array in weights.items())
     used = ((name, array) for name, array in named if _belongs_to_text(name, kv_owners=0, tied=True))
-    outside = ("pre_projection.", "post_projection.", "masked_embedding.")
-    renamed = _unique((name if name.startswith(outside) else f"model.{name}", array) for name, array in used)
+    renamed = _unique((_rooted(name), array) for name, array in used)
     if _TOKEN_ORDERING in renamed:
         renamed[_TOKEN_ORDERING] = _permutation(renamed[_TOKEN_ORDERING])
     return renamed
+
+
+def module_paths(path: str) -> list[str]:
+    """The canonical paths of the module that a checkpoint calls `path`: two for fused experts, else one."""
+    bare = _without_wrappers(path)
+    match = _EXPERTS.fullmatch(bare)
+    if match is None:
+        return [_rooted(bare)]
+    parts = ("gate_proj", "up_proj") if match[2] == "gate_up_proj" else ("down_proj",)
+    return [f"{_rooted(match[1])}.switch_glu.{part}" for part in parts]
+
+
+def _rooted(bare: str) -> str:
+    return bare if bare.split(".")[0] in _BESIDE_MODEL else f"model.{bare}"
 
 
 def _without_wrappers(name: str) -> str:
