@@ -1,0 +1,1 @@
+"""Prefill, the round, and the plain loop it is compared with."""

@@ -1,0 +1,66 @@
+"""The round as compiled functions: the same code as `round.py`, traced once per shape.
+
+Shapes are fixed by the number of drafts and the capacity of the buffers; lengths are data. The key-value buffers go in
+and come out, so that MLX can update them in place. Weights are captured by the trace, not copied.
+"""
+
+from collections.abc import Callable
+
+import mlx.core as mx
+from mlx.utils import tree_flatten
+
+from mtp_mlx.decoding.round import Outcome, Round, State
+from mtp_mlx.decoding.sampling import Choice
+from mtp_mlx.kv_cache import KVCache
+from mtp_mlx.models.gemma4 import Gemma4
+from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
+
+
+class CompiledRound(Round):
+    """Compiled rounds of one pair, greedy.
+
+    Attributes:
+        traces: how often a function was traced, for tests and statistics.
+    """
+
+    def __init__(self, model: Gemma4, drafter: Gemma4Assistant | None):
+        super().__init__(model, drafter, Choice())
+        self._verify = mx.compile(self._trace_verify)
+        self._draft: dict[int, Callable] = {}
+        self.traces = 0
+
+    def verify(self, cache: KVCache, state: State, history: list[int]) -> tuple[Outcome, mx.array]:
+        # No reference to the old buffers may outlive this call, or MLX would copy instead of updating in place.
+        outcome, hidden, cache.arrays = self._verify(state.token, state.drafts, cache.arrays)
+        return Outcome(*outcome), hidden
+
+    def draft(self, cache: KVCache, outcome: Outcome, hidden: mx.array, num_tokens: int) -> State:
+        if num_tokens not in self._draft:
+            self._draft[num_tokens] = mx.compile(lambda *arrays: self._trace_draft(num_tokens, *arrays))
+        decided = outcome.tokens, outcome.accepted
+        return State(*self._draft[num_tokens](*decided, hidden, cache.arrays))
+
+    def _trace_verify(self, token: mx.array, drafts: mx.array, arrays: list[mx.array]) -> tuple:
+        self.traces += 1
+        cache = KVCache.over(self.model.config, arrays)
+        outcome, hidden = super().verify(cache, State(token, None, drafts), [])
+        return (outcome.tokens, outcome.accepted, outcome.logits), hidden, cache.arrays
+
+    def _trace_draft(self, num_tokens: int, tokens: mx.array, accepted: mx.array, hidden, arrays) -> tuple:
+        self.traces += 1
+        cache = KVCache.over(self.model.config, arrays)
+        state = super().draft(cache, Outcome(tokens, accepted, None), hidden, num_tokens)
+        return state.token, state.hidden, state.drafts
+
+
+def compiled_round(model: Gemma4, drafter: Gemma4Assistant | None) -> CompiledRound:
+    """The compiled rounds of this pair: made once, kept with the model, made again when weights have changed."""
+    # A trace captures the weight arrays. Training or loading an adapter replaces them, and old traces with them; an
+    # array that a trace holds stays alive, so its id is not given to another.
+    modules = [module for module in (model, drafter) if module is not None]
+    weights = [id(array) for module in modules for _, array in tree_flatten(module.parameters())]
+    known, round = model.memo.get(id(drafter), ([], None))
+    if weights != known:
+        round = CompiledRound(model, drafter)
+        model.memo.put(id(drafter), (weights, round))
+    return round

@@ -1,0 +1,37 @@
+"""Prompt processing in chunks."""
+
+from collections.abc import Callable
+
+import mlx.core as mx
+
+from mtp_mlx.kv_cache import KVCache
+from mtp_mlx.models.gemma4 import Gemma4
+
+PREFILL_STEP_SIZE = 512  # mlx-lm's for speculative decoding
+
+Progress = Callable[[int, int], None]
+
+
+def prefill(
+    model: Gemma4,
+    prompt: mx.array,
+    cache: KVCache,
+    step_size: int = PREFILL_STEP_SIZE,
+    progress: Progress | None = None,
+) -> mx.array:
+    """Appends `prompt` [B, L] to the cache.
+
+    Args:
+        progress: called with (tokens processed, tokens in all), before the first chunk and after each but the last.
+
+    Returns:
+        The hidden state of the last token [B, 1, D], not yet evaluated.
+    """
+    total = prompt.shape[1]
+    for start in range(0, total, step_size):
+        if start:
+            mx.eval(cache.arrays)
+        if progress is not None:
+            progress(start, total)
+        hidden = model.model.prefill(prompt[:, start : start + step_size], cache)
+    return hidden

@@ -1,0 +1,108 @@
+"""Token ids of one generation: prefill, then round after round."""
+
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
+
+import mlx.core as mx
+
+from mtp_mlx.decoding.prefill import PREFILL_STEP_SIZE, Progress, prefill
+from mtp_mlx.decoding.round import Outcome, Round, State
+from mtp_mlx.kv_cache import KVCache
+from mtp_mlx.speculation import Speculation
+
+
+class Emitted(NamedTuple):
+    """One emitted token, the logits [V] it was chosen from, and the statistics up to its round."""
+
+    token: int
+    logits: mx.array
+    from_draft: bool
+    speculation: Speculation
+
+
+class TokenStream:
+    """Emits tokens, dispatching each round before the tokens of the last one are handed out.
+
+    However iteration ends (limit, stop id, the consumer closing it, an exception), `cache` then holds the prompt and
+    every emitted token except the last.
+
+    Args:
+        round: the mechanism, eager or compiled.
+        cache: receives the prompt and what is emitted.
+        prompt: token ids that are not in the cache yet, at least one.
+        max_tokens: how many to emit at most, at least one.
+        depth: drafts a round.
+        stop_ids: ids that end the stream; the id itself is emitted.
+    """
+
+    def __init__(
+        self,
+        round: Round,
+        cache: KVCache,
+        prompt: list[int],
+        *,
+        max_tokens: int,
+        depth: int,
+        stop_ids: Collection[int] = (),
+        prefill_step_size: int = PREFILL_STEP_SIZE,
+        progress: Progress | None = None,
+    ):
+        self.round, self.cache, self.prompt = round, cache, prompt
+        self.max_tokens = self.remaining = max_tokens
+        self.depth, self.stop_ids = depth, stop_ids
+        self.prefill_step_size, self.progress = prefill_step_size, progress
+        self.history = list(prompt)
+        self.speculation = Speculation()
+
+    def __iter__(self) -> Iterator[Emitted]:
+        emitted, start = 0, self.cache.offset + len(self.prompt)
+        try:
+            outcome, state = self.prefill()
+            tokens, accepted = self._cut(outcome.read()[0]), 0
+            while tokens:
+                logits, more = outcome.logits, self.remaining > 0 and tokens[-1] not in self.stop_ids
+                if more:
+                    outcome, state = self._dispatch(state)
+                for i, token in enumerate(tokens):
+                    emitted += 1
+                    yield Emitted(token, logits[0, i], i < accepted, self.speculation)
+                tokens, accepted = self._finish(outcome) if more else ([], 0)
+        finally:
+            if emitted:
+                self.cache.set_length(start + emitted - 1)
+
+    def prefill(self) -> tuple[Outcome, State]:
+        """Starts processing the prompt, choosing the first token and drafting after it."""
+        prompt = mx.array([self.prompt])
+        hidden = prefill(self.round.model, prompt, self.cache, self.prefill_step_size, self.progress)
+        return self._with_drafts(self.round.first(hidden, self.prompt), hidden)
+
+    def _dispatch(self, state: State) -> tuple[Outcome, State]:
+        """Starts verifying `state` and drafting after it, without waiting."""
+        state.drafts = state.drafts[:, : self.remaining - 1]  # never past the limit
+        self.cache.reserve(1 + state.drafts.shape[1])
+        return self._with_drafts(*self.round.verify(self.cache, state, self.history[:-1]))
+
+    def _with_drafts(self, outcome: Outcome, hidden: mx.array) -> tuple[Outcome, State]:
+        # This outcome emits at least one token and the next round one more: only the rest can be drafts.
+        num_tokens = max(0, min(self.depth, self.remaining - 2))
+        state = self.round.draft(self.cache, outcome, hidden, num_tokens)
+        mx.async_eval(outcome.tokens, outcome.accepted, state.drafts, self.cache.arrays)
+        return outcome, state
+
+    def _finish(self, outcome: Outcome) -> tuple[list[int], int]:
+        """Waits for a round; what it emits, and how many of those were drafts."""
+        tokens, accepted = outcome.read()
+        self.cache.offset += accepted + 1
+        tokens = self._cut(tokens)
+        accepted = min(accepted, len(tokens))
+        self.speculation = self.speculation.after(outcome.tokens.shape[1] - 1, accepted)
+        return tokens, accepted
+
+    def _cut(self, tokens: list[int]) -> list[int]:
+        """Ends the tokens after a stop id, and counts them."""
+        stop = next((i for i, token in enumerate(tokens) if token in self.stop_ids), len(tokens))
+        tokens = tokens[: stop + 1]
+        self.history += tokens
+        self.remaining -= len(tokens)
+        return tokens

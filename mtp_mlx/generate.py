@@ -1,0 +1,280 @@
+"""Generation with mlx-lm's signatures and response fields, and a drafter.
+
+Everything here is on the host: tokenizing, limits, text, timing. Tokens come from `decoding/`.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import mlx.core as mx
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+from transformers import PreTrainedTokenizerBase
+
+from mtp_mlx.decoding.compiled import compiled_round
+from mtp_mlx.decoding.depth import draft_depth
+from mtp_mlx.decoding.prefill import PREFILL_STEP_SIZE, Progress
+from mtp_mlx.decoding.round import Round
+from mtp_mlx.decoding.sampling import Choice, LogitsProcessor, Sampler, log_softmax
+from mtp_mlx.decoding.stream import TokenStream
+from mtp_mlx.errors import MisuseError
+from mtp_mlx.kv_cache import KVCache
+from mtp_mlx.load import Target, as_target
+from mtp_mlx.models.gemma4 import Gemma4
+from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
+from mtp_mlx.speculation import Speculation
+from mtp_mlx.stop_strings import StopStrings
+
+Prompt = str | Sequence[int] | mx.array
+
+
+@dataclass
+class GenerationResponse:
+    """One emitted token: mlx-lm's fields, and what speculation did.
+
+    Attributes:
+        text: the next piece of text, possibly empty.
+        token: the token id.
+        logprobs: log-probabilities [V] of the target where the token was chosen.
+        from_draft: whether the drafter proposed it.
+        prompt_tokens: tokens in the prompt.
+        prompt_tps: prompt tokens a second, up to the first token.
+        generation_tokens: tokens emitted so far.
+        generation_tps: tokens a second from the first token to this one, (n - 1) / (t_n - t_1); 0.0 for the first.
+        peak_memory: MLX's peak memory in GB.
+        finish_reason: "stop" (stop id or stop string) or "length" on the last response, None before.
+        speculation: rounds, drafted, accepted, up to this token's round.
+    """
+
+    text: str
+    token: int
+    logprobs: mx.array
+    from_draft: bool
+    prompt_tokens: int
+    prompt_tps: float
+    generation_tokens: int
+    generation_tps: float
+    peak_memory: float
+    finish_reason: str | None = None
+    speculation: Speculation = Speculation()
+
+
+def generate_step(
+    prompt: Sequence[int] | mx.array,
+    model: Target,
+    *,
+    draft_model: Gemma4Assistant | None = None,
+    num_draft_tokens: int | str = "auto",
+    max_tokens: int = 256,
+    sampler: Sampler | None = None,
+    logits_processors: list[LogitsProcessor] | None = None,
+    prompt_cache: KVCache | None = None,
+    prefill_step_size: int = PREFILL_STEP_SIZE,
+    prompt_progress_callback: Progress | None = None,
+) -> Iterator[tuple[int, mx.array, bool]]:
+    """Emits tokens after a prompt. Does not stop at stop ids, as mlx-lm's does not.
+
+    Args:
+        prompt: token ids, at least one; with a `prompt_cache`, those that it does not hold yet.
+        model: the target, ours or one that `mlx_lm.load` returned.
+        draft_model: its drafter; None decodes plainly.
+        num_draft_tokens: drafts a round, or "auto".
+        max_tokens: most tokens to emit; -1 for as many as the context holds.
+        sampler: log-probabilities [N, V] -> ids [N]; None is greedy.
+        logits_processors: (ids so far [n], logits [1, V]) -> logits [1, V].
+        prompt_cache: from `model.make_cache()`. However the generation ends, it then holds the prompt and every
+            emitted token except the last one.
+
+    Yields:
+        Token id, log-probabilities [V], whether it came from the drafter.
+
+    Raises:
+        MisuseError: an empty prompt, one longer than the context, or an impossible limit or depth.
+    """
+    stream = _token_stream(
+        as_target(model),
+        _token_ids(prompt),
+        draft_model=draft_model,
+        num_draft_tokens=num_draft_tokens,
+        max_tokens=max_tokens,
+        choice=Choice(sampler, logits_processors or []),
+        cache=prompt_cache,
+        prefill_step_size=prefill_step_size,
+        progress=prompt_progress_callback,
+    )
+    for emitted in stream:
+        yield emitted.token, log_softmax(emitted.logits), emitted.from_draft
+
+
+def stream_generate(
+    model: Target,
+    tokenizer: TokenizerWrapper | PreTrainedTokenizerBase,
+    prompt: Prompt,
+    max_tokens: int = 256,
+    draft_model: Gemma4Assistant | None = None,
+    *,
+    num_draft_tokens: int | str = "auto",
+    stop: Sequence[str] = (),
+    sampler: Sampler | None = None,
+    logits_processors: list[LogitsProcessor] | None = None,
+    prompt_cache: KVCache | None = None,
+    prefill_step_size: int = PREFILL_STEP_SIZE,
+    prompt_progress_callback: Progress | None = None,
+) -> Iterator[GenerationResponse]:
+    """Emits text after a prompt, token by token, until a stop id, a stop string or the limit.
+
+    Args:
+        prompt: text (BOS is added where the text does not begin with it) or token ids.
+        stop: strings that end the text; neither they nor anything after them is given out.
+
+    The other arguments are those of `generate_step`.
+
+    Yields:
+        `GenerationResponse`s; the texts put together are the reply. A stop id has a response of its own, without text.
+    """
+    if not isinstance(tokenizer, TokenizerWrapper):
+        tokenizer = TokenizerWrapper(tokenizer)
+    ids = tokenize(tokenizer, prompt) if isinstance(prompt, str) else _token_ids(prompt)
+    stream = _token_stream(
+        as_target(model),
+        ids,
+        draft_model=draft_model,
+        num_draft_tokens=num_draft_tokens,
+        max_tokens=max_tokens,
+        choice=Choice(sampler, logits_processors or []),
+        cache=prompt_cache,
+        prefill_step_size=prefill_step_size,
+        progress=prompt_progress_callback,
+        stop_ids=tokenizer.eos_token_ids,
+    )
+    yield from _responses(stream, tokenizer, StopStrings(stop), len(ids))
+
+
+def generate(
+    model: Target,
+    tokenizer: TokenizerWrapper | PreTrainedTokenizerBase,
+    prompt: Prompt,
+    verbose: bool = False,
+    **kwargs,
+) -> str:
+    """The whole reply as one string. Arguments as `stream_generate`'s; `verbose` prints the text as it comes."""
+    text = ""
+    for response in stream_generate(model, tokenizer, prompt, **kwargs):
+        text += response.text
+        if verbose:
+            print(response.text, end="", flush=True)
+    if verbose:
+        print()
+    return text
+
+
+def draft_tokens(
+    model: Target, drafter: Gemma4Assistant, prompt_ids: Sequence[int] | mx.array, num_draft_tokens: int
+) -> tuple[int, list[int]]:
+    """What would be drafted after a prompt.
+
+    Returns:
+        The target's first token after `prompt_ids`, and the drafter's proposals after that token.
+    """
+    target, ids = as_target(model), _token_ids(prompt_ids)
+    stream = _token_stream(
+        target,
+        ids,
+        draft_model=drafter,
+        num_draft_tokens=num_draft_tokens,
+        max_tokens=num_draft_tokens + 2,
+        choice=Choice(),
+    )
+    outcome, state = stream.prefill()
+    return outcome.read()[0][0], state.drafts[0].tolist()
+
+
+def tokenize(tokenizer: TokenizerWrapper, text: str) -> list[int]:
+    """Token ids of a prompt with exactly one BOS, whether or not the text (a rendered chat template) has it already."""
+    has_bos = tokenizer.bos_token is not None and text.startswith(tokenizer.bos_token)
+    return tokenizer.encode(text, add_special_tokens=not has_bos)
+
+
+def _token_ids(prompt: Sequence[int] | mx.array) -> list[int]:
+    return prompt.reshape(-1).tolist() if isinstance(prompt, mx.array) else list(prompt)
+
+
+def _token_stream(
+    model: Gemma4,
+    prompt: list[int],
+    *,
+    draft_model: Gemma4Assistant | None,
+    num_draft_tokens: int | str,
+    max_tokens: int,
+    choice: Choice,
+    cache: KVCache | None = None,
+    **options,
+) -> TokenStream:
+    cache = model.make_cache() if cache is None else cache
+    depth = draft_depth(num_draft_tokens) if draft_model is not None else 0
+    _check_ids(prompt, model.config.vocab_size)
+    room = _room(model, cache, prompt, max_tokens)
+    round = compiled_round(model, draft_model) if choice.is_greedy else Round(model, draft_model, choice)
+    return TokenStream(round, cache, prompt, max_tokens=room, depth=depth, **options)
+
+
+def _check_ids(prompt: list[int], vocab_size: int) -> None:
+    """Ids out of range would read foreign memory on the device."""
+    if not prompt:
+        raise MisuseError("the prompt must have at least one token", fix="give it some text")
+    bad = next((i for i in prompt if not 0 <= i < vocab_size), None)
+    if bad is not None:
+        raise MisuseError(f"token ids must be between 0 and {vocab_size - 1}", given=bad)
+
+
+def _room(model: Gemma4, cache: KVCache, prompt: list[int], max_tokens: int) -> int:
+    """How many tokens may be emitted: `max_tokens` or what is left of the context."""
+    if max_tokens == 0 or max_tokens < -1:
+        raise MisuseError("max_tokens must be positive, or -1 for no limit", given=max_tokens)
+    context = model.config.max_position_embeddings
+    room = context - cache.offset - len(prompt)
+    if room < 1:
+        raise MisuseError(
+            f"the prompt must be shorter than the model's context of {context} tokens",
+            given=f"{cache.offset + len(prompt)} tokens",
+            fix="shorten it",
+        )
+    return room if max_tokens == -1 else min(max_tokens, room)
+
+
+def _responses(
+    stream: TokenStream, tokenizer: TokenizerWrapper, stop: StopStrings, prompt_tokens: int
+) -> Iterator[GenerationResponse]:
+    """Turns emitted ids into text and times them."""
+    detokenizer = tokenizer.detokenizer
+    started, first = time.perf_counter(), None
+    tokens = iter(stream)
+    try:
+        for n, emitted in enumerate(tokens, start=1):
+            now = time.perf_counter()
+            first = first or now
+            is_stop_id = emitted.token in stream.stop_ids
+            if not is_stop_id:
+                detokenizer.add_token(emitted.token)
+            text = stop.feed(detokenizer.last_segment)
+            finish = "stop" if is_stop_id or stop.stopped else "length" if n == stream.max_tokens else None
+            if finish and not stop.stopped:
+                detokenizer.finalize()
+                text += stop.feed(detokenizer.last_segment) + stop.flush()
+            yield GenerationResponse(
+                text=text,
+                token=emitted.token,
+                logprobs=log_softmax(emitted.logits),
+                from_draft=emitted.from_draft,
+                prompt_tokens=prompt_tokens,
+                prompt_tps=prompt_tokens / (first - started),
+                generation_tokens=n,
+                generation_tps=(n - 1) / (now - first) if n > 1 else 0.0,
+                peak_memory=mx.get_peak_memory() / 1e9,
+                finish_reason=finish,
+                speculation=emitted.speculation,
+            )
+            if finish:
+                return
+    finally:
+        tokens.close()

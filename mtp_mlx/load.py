@@ -1,0 +1,157 @@
+"""From a checkpoint to modules: targets, drafters, tokenizers, and targets that mlx-lm has loaded already."""
+
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_flatten, tree_map_with_path
+from mlx_lm.models import gemma4 as mlx_lm_gemma4
+from mlx_lm.models import gemma4_text as mlx_lm_gemma4_text
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+from mlx_lm.tokenizer_utils import load as load_tokenizer_files
+from mtp_weights.layout import drafter_weights, target_weights
+from mtp_weights.locate import resolve
+from mtp_weights.pairs import drafter_for
+from mtp_weights.quantization import module_quantization, quantization_of
+from mtp_weights.read import read_config, read_generation_config, read_weights, stop_ids
+
+from mtp_mlx.errors import UserError
+from mtp_mlx.models.config import AssistantConfig, TextConfig
+from mtp_mlx.models.gemma4 import Gemma4
+from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
+from mtp_mlx.pairing import check_pair, check_tokenizers
+
+Target = Gemma4 | mlx_lm_gemma4.Model | mlx_lm_gemma4_text.Model
+
+
+def load(path_or_repo: str | Path) -> tuple[Gemma4, TokenizerWrapper]:
+    """Loads a target and its tokenizer, as `mlx_lm.load` does.
+
+    Args:
+        path_or_repo: a local folder, a Hugging Face repository, or "demo" for the bundled pair's target.
+
+    Raises:
+        UserError: not found, not a Gemma 4 target, or the files are incomplete or damaged.
+    """
+    path = resolve(str(path_or_repo))
+    model, config = load_model(path)
+    return model, load_tokenizer(path, stop_ids(config, read_generation_config(path)))
+
+
+def load_model(path_or_repo: str | Path) -> tuple[Gemma4, dict[str, Any]]:
+    """Loads a target alone.
+
+    Returns:
+        The model, and its config.json as a dict.
+    """
+    path = resolve(str(path_or_repo))
+    raw = read_config(path)
+    config = TextConfig.from_dict(raw)
+    weights = target_weights(read_weights(path), len(config.kv_owners), config.tie_word_embeddings)
+    model = Gemma4(config)
+    model.name, model.path = str(path_or_repo), path
+    _fill(model, weights, raw)
+    return model, raw
+
+
+def load_tokenizer(path: Path, eos_token_ids: set[int]) -> TokenizerWrapper:
+    """The tokenizer in `path`; `eos_token_ids` are added to those it knows itself."""
+    if not (path / "tokenizer.json").exists():
+        raise UserError("no tokenizer.json in the model folder", given=path, fix="download the model again")
+    return load_tokenizer_files(path, eos_token_ids=sorted(eos_token_ids))
+
+
+def load_drafter(path_or_repo: str | Path, model: Target, *, draft_position: str = "next") -> Gemma4Assistant:
+    """Loads the MTP drafter of `model`. The pair is checked by its configurations before any weights are read.
+
+    Args:
+        path_or_repo: a local folder, a Hugging Face repository, or "auto" for the one that belongs to `model`.
+        model: the target.
+        draft_position: see `Gemma4Assistant`.
+
+    Raises:
+        UserError: not found, not a drafter, not this target's drafter, or the files are incomplete or damaged.
+    """
+    target = as_target(model)
+    if str(path_or_repo) == "auto":
+        path_or_repo = drafter_for(target.name, target.config.hidden_size)
+    path = resolve(str(path_or_repo))
+    raw = read_config(path)
+    config = AssistantConfig.from_dict(raw)
+    check_pair(target.config, config)
+    if target.path is not None:
+        check_tokenizers(target.path, path)
+    drafter = Gemma4Assistant(config, draft_position)
+    _fill(drafter, drafter_weights(read_weights(path)), raw)
+    return drafter
+
+
+def as_target(model: Target) -> Gemma4:
+    """The target itself, or for a model that `mlx_lm.load` returned, a target over the very same weights.
+
+    Nothing is copied: the new target takes over mlx-lm's layers (quantized or LoRA ones too) and arrays.
+
+    Raises:
+        UserError: neither a target nor a Gemma 4 model of mlx-lm.
+    """
+    if isinstance(model, Gemma4):
+        return model
+    inner = model.language_model if isinstance(model, mlx_lm_gemma4.Model) else model
+    if not isinstance(inner, mlx_lm_gemma4_text.Model):
+        raise UserError(
+            "the model must be a Gemma 4 target", given=type(model).__name__, fix="load it with mtp_mlx.load"
+        )
+    return _adopt(inner)
+
+
+def _adopt(source: mlx_lm_gemma4_text.Model) -> Gemma4:
+    target = Gemma4(TextConfig.from_dict(vars(source.args)))
+    modules = dict(source.named_modules())
+    leaves = tree_map_with_path(
+        lambda path, own: modules.get(path, own), target.leaf_modules(), is_leaf=nn.Module.is_module
+    )
+    target.update_modules(leaves)
+    arrays = tree_flatten(source.parameters(), destination={})
+    target.load_weights([(path, arrays[path]) for path, _ in tree_flatten(target.parameters())])
+    return target
+
+
+def _fill(module: nn.Module, weights: dict[str, mx.array], config: dict[str, Any]) -> None:
+    """Gives `module` its weights, quantized where the checkpoint is; nothing stays at its initial value."""
+    quantization = quantization_of(config)
+    if quantization is not None:
+        nn.quantize(module, class_predicate=lambda path, _: module_quantization(path, quantization, weights) or False)
+    _check_complete(tree_flatten(module.parameters(), destination={}), weights)
+    module.load_weights([(name, _for_device(array)) for name, array in weights.items()])
+    module.eval()
+    mx.eval(module.parameters())
+
+
+def _for_device(array: mx.array) -> mx.array:
+    """On a CPU, float32: MLX's 16-bit products there use no BLAS and cost as much for each further row."""
+    on_cpu = mx.default_device().type == mx.DeviceType.cpu
+    return array.astype(mx.float32) if on_cpu and array.dtype in (mx.bfloat16, mx.float16) else array
+
+
+def _check_complete(expected: dict[str, mx.array], given: dict[str, mx.array]) -> None:
+    if missing := sorted(expected.keys() - given.keys()):
+        raise UserError(
+            f"the checkpoint lacks {len(missing)} tensors: {_some(missing)}", fix="download the model again"
+        )
+    if unknown := sorted(given.keys() - expected.keys()):
+        raise UserError(
+            f"the checkpoint has {len(unknown)} tensors that its config.json does not describe: {_some(unknown)}",
+            fix="check that config.json and the weights belong together",
+        )
+    for name, array in expected.items():
+        if array.shape != given[name].shape:
+            raise UserError(
+                f"{name} must have the shape {array.shape}",
+                given=given[name].shape,
+                fix="check that config.json and the weights belong together",
+            )
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (" …" if len(names) > 3 else "")

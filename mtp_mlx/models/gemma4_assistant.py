@@ -1,0 +1,75 @@
+"""Gemma 4's MTP drafter: four query-only layers over the target's own keys and values.
+
+It has no cache and needs no prefill. Its input is the target's embedding of the last token beside the target's hidden
+state at the position that produced it; its output is the next token, and the hidden state for the step after. As in
+transformers' `modeling_gemma4_assistant.py`.
+"""
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from mtp_mlx.kv_cache import DraftStep, KVCache
+from mtp_mlx.models.clustered_head import ClusteredHead
+from mtp_mlx.models.config import AssistantConfig
+from mtp_mlx.models.gemma4 import Gemma4, Gemma4TextModel
+
+
+class Gemma4Assistant(nn.Module):
+    """The drafter.
+
+    Attributes:
+        draft_position: which position the queries rotate to. "next", the index of the token that is drafted from
+            (transformers, llama.cpp), or "last_cached", one less (mlx-vlm, vLLM, SGLang, Ollama).
+    """
+
+    def __init__(self, config: AssistantConfig, draft_position: str = "next"):
+        super().__init__()
+        self.config = config
+        self.draft_position = draft_position
+        text = config.text
+        self.model = Gemma4TextModel(text)
+        self.pre_projection = nn.Linear(2 * config.backbone_hidden_size, text.hidden_size, bias=False)
+        self.post_projection = nn.Linear(text.hidden_size, config.backbone_hidden_size, bias=False)
+        if config.use_ordered_embeddings:
+            self.masked_embedding = ClusteredHead(
+                text.hidden_size, text.vocab_size, config.num_centroids, config.centroid_intermediate_top_k
+            )
+
+    def draft(self, target: Gemma4, cache: KVCache, token: mx.array, hidden: mx.array, num_tokens: int) -> mx.array:
+        """Proposes the tokens after `token`, greedily.
+
+        Args:
+            target: the model whose embedding and keys and values are read.
+            cache: the target's store; it holds everything before `token`.
+            token: last token of each slot, [B, 1].
+            hidden: the target's hidden state after its final norm where `token` came from, [B, 1, backbone].
+            num_tokens: how many to propose.
+
+        Returns:
+            Token ids [B, num_tokens].
+        """
+        step = DraftStep(cache, self.draft_position)
+        drafts = []
+        for _ in range(num_tokens):
+            h, hidden = self.step(target, token, hidden, step)
+            token = self.argmax(h)
+            drafts.append(token)
+        return mx.concatenate(drafts, axis=1) if drafts else mx.zeros((token.shape[0], 0), token.dtype)
+
+    def step(self, target: Gemma4, token: mx.array, hidden: mx.array, step: DraftStep) -> tuple[mx.array, mx.array]:
+        """One draft step: (token [B, 1], hidden [B, 1, backbone]) -> (own hidden [B, 1, D], next hidden)."""
+        x = self.pre_projection(mx.concatenate([target.model.embed(token), hidden], axis=-1))
+        h = self.model.norm(self.model.run_sharers(x, None, step))
+        return h, self.post_projection(h)
+
+    def argmax(self, h: mx.array) -> mx.array:
+        """The most likely token of hidden states [B, L, D] -> ids [B, L]."""
+        if self.config.use_ordered_embeddings:
+            return self.masked_embedding.argmax(h, self.model.embed_tokens)
+        return mx.argmax(self.model.embed_tokens.as_linear(h), axis=-1)
+
+    def logits(self, h: mx.array) -> mx.array:
+        """Logits over the whole vocabulary [B, L, V]; for reference and sampling from the full head."""
+        if self.config.use_ordered_embeddings:
+            return self.masked_embedding.dense(h, self.model.embed_tokens)
+        return self.model.embed_tokens.as_linear(h)

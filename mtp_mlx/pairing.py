@@ -1,0 +1,59 @@
+"""Whether a drafter belongs to a target, told from their configurations and tokenizers before weights are read."""
+
+import json
+from pathlib import Path
+
+from mtp_weights.pairs import drafter_name
+
+from mtp_mlx.errors import UserError
+from mtp_mlx.models.config import AssistantConfig, TextConfig
+
+
+def check_pair(target: TextConfig, drafter: AssistantConfig) -> None:
+    """Checks that `drafter` can read what `target` offers: its hidden state, vocabulary, keys and values.
+
+    Raises:
+        UserError: it cannot; names the drafter that can, where there is an official one.
+    """
+    for what, wanted, given in _requirements(target, drafter):
+        if wanted != given:
+            right = drafter_name(target.hidden_size)
+            raise UserError(
+                f"wrong pair: the target has {what} {wanted}, the drafter was trained for {given}",
+                fix=f"use {right}" if right else "use the drafter that was trained on this target",
+            )
+
+
+def _requirements(target: TextConfig, drafter: AssistantConfig):
+    """Pairs of what the target has and what the drafter expects, with a name for each."""
+    yield "hidden size", target.hidden_size, drafter.backbone_hidden_size
+    yield "vocabulary size", target.vocab_size, drafter.text.vocab_size
+    yield "sliding window", target.sliding_window, drafter.text.sliding_window
+    owned = {target.layers[i].layer_type for i in target.kv_owners}
+    for layer in drafter.text.layers:
+        kind = layer.layer_type.replace("_", " ")
+        yield "layer types", sorted(owned), sorted(owned | {layer.layer_type})
+        owner = target.layers[target.last_owner(layer.layer_type)]
+        yield f"head dimension in {kind}", owner.head_dim, layer.head_dim
+        yield f"key-value heads in {kind}", owner.num_key_value_heads, layer.num_key_value_heads
+
+
+def check_tokenizers(target: Path, drafter: Path) -> None:
+    """Checks, where both folders have a tokenizer, that ids mean the same in both.
+
+    Raises:
+        UserError: a token has another id.
+    """
+    files = [folder / "tokenizer.json" for folder in (target, drafter)]
+    if not all(file.exists() for file in files):
+        return
+    texts = [file.read_bytes() for file in files]
+    if texts[0] == texts[1]:
+        return
+    vocabularies = [json.loads(text)["model"]["vocab"] for text in texts]
+    if vocabularies[0] != vocabularies[1]:
+        raise UserError(
+            "wrong pair: target and drafter have different tokenizers",
+            given=f"{target} and {drafter}",
+            fix="use the drafter that was trained on this target",
+        )
