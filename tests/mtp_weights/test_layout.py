@@ -50,9 +50,7 @@ def test_towers_and_buffers_are_dropped(prefix):
         "layers.0.mlp.up_proj.input_max",
         "layers.0.mlp.up_proj.output_min",
     )
-    weights = target_weights(
-        named(*(prefix + name for name in (*others, "norm.weight"))), kv_owners=1, tied=True
-    )
+    weights = target_weights(named(*(prefix + name for name in (*others, "norm.weight"))), kv_owners=1, tied=True)
     assert weights.keys() == {"model.norm.weight"}
 
 
@@ -99,9 +97,7 @@ def test_fused_quantized_experts_are_split_alike():
     matrix = mx.random.normal((2, 6, 64))
     weights = dict(zip(("weight", "scales", "biases"), mx.quantize(matrix, 32, 4), strict=True))
     base = "language_model.model.layers.0.experts"
-    out = target_weights(
-        {f"{base}.gate_up_proj.{kind}": array for kind, array in weights.items()}, 1, tied=True
-    )
+    out = target_weights({f"{base}.gate_up_proj.{kind}": array for kind, array in weights.items()}, 1, tied=True)
     up = [out[f"model.layers.0.experts.switch_glu.up_proj.{kind}"] for kind in ("weight", "scales", "biases")]
     assert mx.array_equal(mx.dequantize(*up, 32, 4), mx.dequantize(*weights.values(), 32, 4)[:, 3:])
 

@@ -12,9 +12,7 @@ GLOBAL = {"group_size": 64, "bits": 4, "mode": "affine"}
 def quantized(path: str = PATH, in_dims: int = 128, **how) -> dict[str, mx.array]:
     """The tensors of a module that MLX quantized."""
     arrays = mx.quantize(mx.random.normal((8, in_dims)), **how)
-    return {
-        f"{path}.{kind}": array for kind, array in zip(("weight", "scales", "biases"), arrays, strict=False)
-    }
+    return {f"{path}.{kind}": array for kind, array in zip(("weight", "scales", "biases"), arrays, strict=False)}
 
 
 @pytest.mark.parametrize(
@@ -123,9 +121,7 @@ def test_an_entry_of_its_own_comes_first():
 
 def test_stacked_experts_are_read_alike():
     arrays = mx.quantize(mx.random.normal((4, 8, 128)), 64, 4)
-    weights = {
-        f"{PATH}.{kind}": array for kind, array in zip(("weight", "scales", "biases"), arrays, strict=True)
-    }
+    weights = {f"{PATH}.{kind}": array for kind, array in zip(("weight", "scales", "biases"), arrays, strict=True)}
     assert module_quantization(PATH, quantization_of({"quantization": GLOBAL}), weights, 128) == GLOBAL
 
 

@@ -105,10 +105,7 @@ def test_a_truncated_file_is_refused_before_it_is_mapped(tmp_path):
 
 @pytest.mark.parametrize("metadata", ['{"a": 1}', "[1]", '{"a": NaN}'])
 def test_what_only_mlx_minds_is_one_line_too(tmp_path, metadata):
-    header = (
-        b'{"__metadata__": %s, "a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}}'
-        % metadata.encode()
-    )
+    header = b'{"__metadata__": %s, "a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}}' % metadata.encode()
     (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"\0")
     with pytest.raises(UserError, match="MLX cannot read the weight file"):
         read_weights(tmp_path)

@@ -25,9 +25,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_reads_what_mlx_writes(file):
-    mx.save_safetensors(
-        str(file), {"a": mx.zeros((2, 3)), "b": mx.zeros((5,), mx.bfloat16)}, {"format": "mlx"}
-    )
+    mx.save_safetensors(str(file), {"a": mx.zeros((2, 3)), "b": mx.zeros((5,), mx.bfloat16)}, {"format": "mlx"})
     header = read_header(file)
     assert header["a"] == TensorInfo("F32", (2, 3), header["a"].begin, header["a"].begin + 24)
     assert header["b"].dtype == "BF16" and header["b"].shape == (5,)

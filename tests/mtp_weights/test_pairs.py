@@ -1,0 +1,44 @@
+"""Which drafter belongs to which target."""
+
+import pytest
+from mtp_weights.errors import UserError
+from mtp_weights.locate import bundled_folder
+from mtp_weights.pairs import drafter_for, drafter_name
+
+
+@pytest.mark.parametrize(
+    ("hidden_size", "size"), [(1536, "E2B"), (2560, "E4B"), (3840, "12B"), (2816, "26B-A4B"), (5376, "31B")]
+)
+def test_official_targets_and_their_conversions(hidden_size, size):
+    drafter = f"google/gemma-4-{size}-it-assistant"
+    assert drafter_name(hidden_size) == drafter
+    for name in (f"google/gemma-4-{size}-it", f"mlx-community/gemma-4-{size.lower()}-it-4bit", "me/my-fine-tune"):
+        assert drafter_for(name, hidden_size) == drafter
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "google/gemma-4-E4B-it-qat-q4_0-unquantized",
+        "mlx-community/gemma-4-e4b-it-qat-4bit",
+        "/cache/models--mlx-community--gemma-4-E4B-it-qat-4bit/snapshots/0123",
+    ],
+)
+def test_qat_targets_have_drafters_of_their_own(name):
+    assert drafter_for(name, 2560) == "google/gemma-4-E4B-it-qat-q4_0-unquantized-assistant"
+
+
+@pytest.mark.parametrize("name", ["qat/gemma-4-E4B-it", "me/gemma-4-E4B-it-qatar", "gemma-4/my-qat"])
+def test_other_names_with_these_letters_are_not_qat(name):
+    assert drafter_for(name, 2560) == "google/gemma-4-E4B-it-assistant"
+
+
+def test_the_demo_target_by_name_and_by_folder():
+    assert drafter_for("demo", 256) == "demo-drafter"
+    assert drafter_for(str(bundled_folder("demo")), 256) == "demo-drafter"
+
+
+def test_unknown_backbones():
+    assert drafter_name(2048) is None
+    with pytest.raises(UserError, match=r"no drafter is known .*2048 \(given: me/other\)"):
+        drafter_for("me/other", 2048)
