@@ -19,9 +19,7 @@ def compact_logits(folder: Path, tokens: torch.Tensor) -> torch.Tensor:
 
 
 def transformers_logits(folder: Path, tokens: torch.Tensor) -> torch.Tensor:
-    model, report = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, output_loading_info=True
-    )
+    model, report = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
     assert not report["missing_keys"] and not report["unexpected_keys"], report
     return model(tokens).logits
 
@@ -38,9 +36,7 @@ def mlx_lm_logits(folder: Path, tokens: torch.Tensor) -> torch.Tensor:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="exported target")
-    parser.add_argument(
-        "--length", type=int, default=3 * CONFIG["sliding_window"], help="tokens to compare over"
-    )
+    parser.add_argument("--length", type=int, default=3 * CONFIG["sliding_window"], help="tokens to compare over")
     parser.add_argument("--mlx", action="store_true", help="compare with mlx-lm too")
     args = parser.parse_args()
 

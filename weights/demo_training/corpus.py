@@ -78,9 +78,7 @@ def main() -> None:
     parser.add_argument("--bible", type=Path, required=True, help="output of `bible -f gen1:1-rev22:21`")
     parser.add_argument("--austen", type=Path, required=True, help="Rdata.rdb of the R package janeaustenr")
     parser.add_argument("--python", type=Path, required=True, help="folder of the Python standard library")
-    parser.add_argument(
-        "--chatterbot", type=Path, required=True, help="folder of chatterbot-corpus's English YAML"
-    )
+    parser.add_argument("--chatterbot", type=Path, required=True, help="folder of chatterbot-corpus's English YAML")
     parser.add_argument("--output", type=Path, required=True, help="documents to write (.jsonl)")
     parser.add_argument("--dialogue-repeats", type=int, default=4, help="how often each dialogue appears")
     parser.add_argument("--exercises", type=int, default=3000, help="number of generated exercises")

@@ -39,13 +39,11 @@ def cached_documents(documents: Path, tokenizer_folder: Path, cache: Path) -> Do
         np.savez(cache, **arrays)
     stored = np.load(cache)
     names = {name.rsplit(".", 1)[0] for name in stored.files}
-    return {
-        tuple(name.split(".")): np.split(stored[f"{name}.ids"], stored[f"{name}.ends"][:-1]) for name in names
-    }
+    return {tuple(name.split(".")): np.split(stored[f"{name}.ids"], stored[f"{name}.ends"][:-1]) for name in names}
 
 
 class RowStream:
-    """Endless rows of `length + 1` tokens from documents that are shuffled anew in each pass.
+    """Endless rows of `length + 1` tokens; documents, then rows, are shuffled anew in each pass.
 
     Every rank draws the same order and takes its own rows, so that no text is seen twice in a pass.
     """
@@ -63,7 +61,10 @@ class RowStream:
         stream = np.concatenate([self.documents[i] for i in order])
         count = (len(stream) - 1) // self.length
         starts = np.arange(count)[:, None] * self.length
-        self.rows = stream[starts + np.arange(self.length + 1)][self.rank :: self.world]
+        rows = stream[starts + np.arange(self.length + 1)]
+        # A long module fills many rows in succession: without this whole steps would see one document.
+        np.random.default_rng(self.seed + self.epoch).shuffle(rows)
+        self.rows = rows[self.rank :: self.world]
         self.next_row = 0
 
     def resume(self, epoch: int, next_row: int) -> None:

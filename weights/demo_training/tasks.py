@@ -24,9 +24,7 @@ mirror carpet pillow
 """
 
 # A blank after a full stop (a closing quotation mark may stand between), but not after a title such as "Mr.".
-SENTENCE_END = re.compile(
-    r'(?<=\n)|(?:(?<=[.!?;])|(?<=[.!?]["\'])) (?<!Mr\. )(?<!Mrs\. )(?<!Dr\. )(?<!St\. )'
-)
+SENTENCE_END = re.compile(r'(?<=\n)|(?:(?<=[.!?;])|(?<=[.!?]["\'])) (?<!Mr\. )(?<!Mrs\. )(?<!Dr\. )(?<!St\. )')
 
 Messages = list[dict[str, str]]
 

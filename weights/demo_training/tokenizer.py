@@ -60,18 +60,14 @@ def pipeline(model: models.BPE) -> Tokenizer:
     tokenizer = Tokenizer(model)
     tokenizer.normalizer = normalizers.Replace(" ", "▁")
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(PIECES), behavior="isolated")
-    tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
-    )
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
     return tokenizer
 
 
 def learn_merges(texts: Iterator[str], entries: int) -> tuple[list[str], list[tuple[str, str]]]:
     """Ordinary tokens in the order in which they were learned, and their merges."""
     tokenizer = pipeline(models.BPE())
-    trainer = trainers.BpeTrainer(
-        vocab_size=entries, limit_alphabet=110, special_tokens=[], show_progress=False
-    )
+    trainer = trainers.BpeTrainer(vocab_size=entries, limit_alphabet=110, special_tokens=[], show_progress=False)
     tokenizer.train_from_iterator(texts, trainer)
     model = json.loads(tokenizer.to_str())["model"]
     tokens = sorted(model["vocab"], key=model["vocab"].get)
@@ -86,13 +82,9 @@ def vocabulary(tokens: list[str]) -> dict[str, int]:
 
 def build(texts: Iterator[str]) -> Tokenizer:
     tokens, merges = learn_merges(texts, VOCAB_SIZE - len(CONTROL_TOKENS) - 256)
-    model = models.BPE(
-        vocab=vocabulary(tokens), merges=merges, unk_token="<unk>", byte_fallback=True, fuse_unk=True
-    )
+    model = models.BPE(vocab=vocabulary(tokens), merges=merges, unk_token="<unk>", byte_fallback=True, fuse_unk=True)
     tokenizer = pipeline(model)
-    tokenizer.add_special_tokens(
-        [AddedToken(t, special=True, normalized=False) for t in CONTROL_TOKENS.values()]
-    )
+    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in CONTROL_TOKENS.values()])
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<bos> $A", pair="<bos> $A <bos> $B", special_tokens=[("<bos>", 2)]
     )

@@ -34,16 +34,17 @@ class Trainer:
         self.model = TargetModel()
         named = dict(self.model.named_parameters())
         matrices = [p for name, p in named.items() if p.ndim == 2 and "embed" not in name]
-        others = [p for name, p in named.items() if p.ndim != 2 or "embed" in name]
+        embeddings = [p for name, p in named.items() if p.ndim == 2 and "embed" in name]
+        gains = [p for p in named.values() if p.ndim == 1]
         self.parameters = list(named.values())
         self.muon = Muon(matrices, args.muon_lr)
-        self.adam = torch.optim.AdamW(others, lr=args.adam_lr, betas=(0.9, 0.98), weight_decay=0.0)
+        self.adam_rates = [args.embedding_lr, args.gain_lr]
+        groups = [{"params": embeddings}, {"params": gains}]
+        self.adam = torch.optim.AdamW(groups, betas=(0.9, 0.98), weight_decay=0.0)
         documents = cached_documents(args.documents, args.tokenizer, args.run / "tokens.npz")
         train = [ids for domain in DOMAINS for ids in documents[domain, "train"]]
         self.stream = RowStream(train, args.length, rank, args.processes, args.seed)
-        self.held_out = {
-            d: held_out_rows(documents[d, "heldout"], args.length, args.held_out_rows) for d in DOMAINS
-        }
+        self.held_out = {d: held_out_rows(documents[d, "heldout"], args.length, args.held_out_rows) for d in DOMAINS}
         self.loss = torch.compile(self.model.loss, dynamic=False) if args.compile else self.model.loss
         self.steps, self.tokens, self.earlier_seconds = 0, 0, 0.0
         self._resume()
@@ -76,8 +77,8 @@ class Trainer:
             parameter.grad.copy_(flat[offset : offset + parameter.numel()].view_as(parameter))
             offset += parameter.numel()
         self.muon.scale = scale
-        for group in self.adam.param_groups:
-            group["lr"] = self.args.adam_lr * scale
+        for group, rate in zip(self.adam.param_groups, self.adam_rates, strict=True):
+            group["lr"] = rate * scale
         self.muon.step()
         self.adam.step()
         self.adam.zero_grad()
@@ -111,9 +112,7 @@ class Trainer:
 
     def save(self, elapsed: float, folder: Path | None) -> None:
         """Evaluates, then writes the checkpoint and, where a folder is given, the exported model."""
-        self.log(
-            step=self.steps, tokens=self.tokens, minutes=round(elapsed / 60, 1), held_out=self.evaluate()
-        )
+        self.log(step=self.steps, tokens=self.tokens, minutes=round(elapsed / 60, 1), held_out=self.evaluate())
         self.saved = time.time()
         if self.rank != 0:
             return
@@ -198,12 +197,11 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--checkpoint-minutes", type=float, default=10.0)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--batch", type=int, default=2, help="rows a process and step")
-    parser.add_argument(
-        "--length", type=int, default=1024, help="tokens a row, a multiple of the sliding window"
-    )
+    parser.add_argument("--length", type=int, default=1024, help="tokens a row, a multiple of the sliding window")
     parser.add_argument("--held-out-rows", type=int, default=16, help="rows a domain for the held-out loss")
     parser.add_argument("--muon-lr", type=float, default=0.02)
-    parser.add_argument("--adam-lr", type=float, default=4e-3)
+    parser.add_argument("--embedding-lr", type=float, default=4e-3, help="AdamW, embeddings")
+    parser.add_argument("--gain-lr", type=float, default=1e-3, help="AdamW, norms and layer scalars")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
     return parser.parse_args()
