@@ -2,6 +2,8 @@
 
 import mlx.core as mx
 import pytest
+from mlx.utils import tree_flatten
+from mlx_lm.models import gemma4 as mlx_lm_gemma4
 from mtp_weights.errors import UserError
 from mtp_weights.layout import drafter_weights, target_weights
 
@@ -174,3 +176,24 @@ def test_token_ordering_becomes_int32(dtype):
 def test_token_ordering_must_be_a_permutation(ordering):
     with pytest.raises(UserError, match="token_ordering must be a permutation of the token ids 0 … 3"):
         drafter_weights({"masked_embedding.token_ordering": ordering})
+
+
+def test_a_conversion_by_mlx_lm_has_the_names_of_its_text_model():
+    text = {
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_hidden_layers": 4,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "num_kv_shared_layers": 2,
+        "num_attention_heads": 1,
+        "num_key_value_heads": 1,
+        "head_dim": 16,
+        "global_head_dim": 16,
+        "hidden_size_per_layer_input": 8,
+        "vocab_size_per_layer_input": 32,
+    }
+    model = mlx_lm_gemma4.Model(mlx_lm_gemma4.ModelArgs(text_config=text, vocab_size=32))
+    converted = dict(tree_flatten(model.parameters()))
+    assert "language_model.model.embed_tokens.weight" in converted
+    expected = {name for name, _ in tree_flatten(model.language_model.parameters())}
+    assert target_weights(converted, kv_owners=2, tied=True).keys() == expected

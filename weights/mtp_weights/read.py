@@ -1,5 +1,6 @@
 """Reads a checkpoint folder: its configurations, and its weights, lazily mapped."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,9 @@ def read_config(path: Path) -> dict[str, Any]:
     Raises:
         UserError: no such folder, no config.json, or no JSON object in it.
     """
-    if not path.is_dir():
+    if not os.path.isdir(path):
         raise UserError("no such checkpoint folder", given=path, fix="check the path")
-    if not (path / "config.json").exists():
+    if not os.path.exists(path / "config.json"):
         raise UserError("a checkpoint folder needs a config.json", given=path, fix="check the path")
     return read_object(path / "config.json")
 
@@ -31,7 +32,7 @@ def read_generation_config(path: Path) -> dict[str, Any]:
         UserError: the file is there, but holds no JSON object.
     """
     file = path / "generation_config.json"
-    return read_object(file) if file.exists() else {}
+    return read_object(file) if os.path.exists(file) else {}
 
 
 def read_weights(path: Path) -> dict[str, mx.array]:
@@ -66,9 +67,7 @@ def _map(file: Path) -> dict[str, mx.array]:
     try:
         return mx.load(str(file))
     except RuntimeError as error:  # whatever MLX's parser minds beyond our checks
-        raise UserError(
-            "MLX cannot read the weight file", given=f"{file}: {error}", fix="download it again"
-        ) from error
+        raise UserError("MLX cannot read the weight file", given=f"{file}: {error}", fix="download it again") from error
 
 
 def stop_ids(config: dict[str, Any], generation_config: dict[str, Any]) -> set[int]:
@@ -85,7 +84,5 @@ def stop_ids(config: dict[str, Any], generation_config: dict[str, Any]) -> set[i
 def _ids(value: Any) -> list[int]:
     ids = value if isinstance(value, list) else [] if value is None else [value]
     if any(type(token) is not int or token < 0 for token in ids):
-        raise UserError(
-            "eos_token_id must be a token id or a list of token ids", given=value, fix="mend the config"
-        )
+        raise UserError("eos_token_id must be a token id or a list of token ids", given=value, fix="mend the config")
     return ids

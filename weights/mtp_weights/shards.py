@@ -1,5 +1,6 @@
 """Which files hold a checkpoint's weights: one file, or shards with or without an index."""
 
+import os
 import re
 from pathlib import Path
 
@@ -20,10 +21,10 @@ def weight_files(folder: Path) -> dict[str, set[str]]:
     Raises:
         UserError: no weights, a missing shard, or an index that is none.
     """
-    if (folder / SINGLE).exists():
+    if os.path.exists(folder / SINGLE):
         return {SINGLE: set()}
-    files = _indexed(folder) if (folder / INDEX).exists() else _unindexed(folder)
-    missing = sorted(name for name in files if not (folder / name).exists())
+    files = _indexed(folder) if os.path.exists(folder / INDEX) else _unindexed(folder)
+    missing = sorted(name for name in files if not os.path.exists(folder / name))
     if missing:
         raise UserError(
             f"{len(missing)} of {len(files)} weight files are missing: {', '.join(missing[:3])}"
