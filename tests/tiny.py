@@ -15,6 +15,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 from mlx.utils import tree_flatten
+
 from mtp_mlx.kv_cache import KVCache
 from mtp_mlx.models.config import FULL, SLIDING, AssistantConfig, TextConfig
 from mtp_mlx.models.gemma4 import Gemma4

@@ -9,8 +9,18 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pro
 VOCAB_SIZE = 384
 # Names and ids as in Gemma 4.
 CONTROL_TOKENS = {
-    **{0: "<pad>", 1: "<eos>", 2: "<bos>", 3: "<unk>", 46: "<|tool>", 47: "<tool|>", 50: "<|tool_response>"},
-    **{98: "<|think|>", 100: "<|channel>", 101: "<channel|>", 105: "<|turn>", 106: "<turn|>"},
+    0: "<pad>",
+    1: "<eos>",
+    2: "<bos>",
+    3: "<unk>",
+    46: "<|tool>",
+    47: "<tool|>",
+    50: "<|tool_response>",
+    98: "<|think|>",
+    100: "<|channel>",
+    101: "<channel|>",
+    105: "<|turn>",
+    106: "<turn|>",
 }
 MERGES = ["h e", "t he", "▁ the", "▁ a", "i n", "e r", "o u", "▁ s", "l l", "n d", "r e", "▁ b"]
 CHAT_TEMPLATE = (
