@@ -18,9 +18,7 @@ def read_object(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise UserError(f"cannot read {path.name}", given=f"{path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        raise UserError(
-            f"{path.name} is not valid JSON", given=f"{path}: {error}", fix="download it again"
-        ) from error
+        raise UserError(f"{path.name} is not valid JSON", given=f"{path}: {error}", fix="download it again") from error
     if not isinstance(value, dict):
         raise UserError(f"{path.name} must hold a JSON object", given=f"{path}: {type(value).__name__}")
     return value

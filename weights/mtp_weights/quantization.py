@@ -102,9 +102,7 @@ def _parameters(entry: dict[str, Any], path: str) -> dict[str, Any]:
     """The three values of a block or an entry; what is missing is MLX's default for the mode."""
     mode = entry.get("mode", "affine")
     if mode not in _MODES:
-        raise UserError(
-            f"unknown quantization mode of {path}", given=mode, fix=f"MLX has {', '.join(_MODES)}"
-        )
+        raise UserError(f"unknown quantization mode of {path}", given=mode, fix=f"MLX has {', '.join(_MODES)}")
     all_bits, group_sizes = _MODES[mode]
     bits, group_size = entry.get("bits") or all_bits[0], entry.get("group_size") or group_sizes[0]
     if bits not in all_bits or group_size not in group_sizes:
@@ -144,12 +142,8 @@ def _check(path: str, parameters: dict[str, Any], weights: dict[str, mx.array], 
         )
     affine = scales.dtype != mx.uint8 and f"{path}.biases" in weights
     if affine != (mode == "affine"):
-        raise _contradiction(
-            path, f"config.json says mode {mode}; {'affine' if affine else 'no affine'} scales"
-        )
+        raise _contradiction(path, f"config.json says mode {mode}; {'affine' if affine else 'no affine'} scales")
 
 
 def _contradiction(path: str, given: str) -> UserError:
-    return UserError(
-        f"the quantization of {path} contradicts itself", given=given, fix="convert the checkpoint again"
-    )
+    return UserError(f"the quantization of {path} contradicts itself", given=given, fix="convert the checkpoint again")

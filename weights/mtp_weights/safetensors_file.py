@@ -53,9 +53,7 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
     if size == 0:
         raise UserError("the weight file is empty", given=path, fix=_AGAIN)
     if start == _LFS_POINTER:
-        raise UserError(
-            "a Git LFS pointer instead of the weights", given=path, fix="run `git lfs pull` there"
-        )
+        raise UserError("a Git LFS pointer instead of the weights", given=path, fix="run `git lfs pull` there")
     if header is None:
         raise UserError("not a safetensors file, or a truncated one", given=path, fix=_AGAIN)
     tensors = _parse(header, path)
@@ -101,14 +99,10 @@ def _check_extent(tensors: dict[str, TensorInfo], data_bytes: int, path: Path) -
             raise _corrupt(name, path)
         end = tensor.end
     if end > data_bytes:
-        raise UserError(
-            "the weight file is truncated", given=f"{path}: {end - data_bytes} bytes missing", fix=_AGAIN
-        )
+        raise UserError("the weight file is truncated", given=f"{path}: {end - data_bytes} bytes missing", fix=_AGAIN)
     if end < data_bytes:
         raise UserError("the weight file is corrupt: bytes after its last tensor", given=path, fix=_AGAIN)
 
 
 def _corrupt(name: str, path: Path) -> UserError:
-    return UserError(
-        f"the weight file is corrupt: its header contradicts itself at {name!r}", given=path, fix=_AGAIN
-    )
+    return UserError(f"the weight file is corrupt: its header contradicts itself at {name!r}", given=path, fix=_AGAIN)
