@@ -4,7 +4,6 @@ An extension of mlx-lm: the same `load`, `stream_generate` and `generate`, with 
 """
 
 import mtp_weights  # noqa: F401  first, so that OpenBLAS is loaded before MLX
-
 from mtp_mlx.errors import MisuseError, UserError
 from mtp_mlx.generate import (
     GenerationResponse,

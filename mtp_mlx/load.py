@@ -1,5 +1,6 @@
 """From a checkpoint to modules: targets, drafters, tokenizers, and targets that mlx-lm has loaded already."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +11,17 @@ from mlx_lm.models import gemma4 as mlx_lm_gemma4
 from mlx_lm.models import gemma4_text as mlx_lm_gemma4_text
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.tokenizer_utils import load as load_tokenizer_files
-from mtp_weights.layout import drafter_weights, target_weights
-from mtp_weights.locate import resolve
-from mtp_weights.pairs import drafter_for
-from mtp_weights.quantization import module_quantization, quantization_of
-from mtp_weights.read import read_config, read_generation_config, read_weights, stop_ids
 
 from mtp_mlx.errors import UserError
 from mtp_mlx.models.config import AssistantConfig, TextConfig
 from mtp_mlx.models.gemma4 import Gemma4
 from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
 from mtp_mlx.pairing import check_pair, check_tokenizers
+from mtp_weights.layout import drafter_weights, target_weights
+from mtp_weights.locate import resolve
+from mtp_weights.pairs import drafter_for
+from mtp_weights.quantization import module_quantization, quantization_of
+from mtp_weights.read import read_config, read_generation_config, read_weights, stop_ids
 
 Target = Gemma4 | mlx_lm_gemma4.Model | mlx_lm_gemma4_text.Model
 
@@ -121,11 +122,17 @@ def _fill(module: nn.Module, weights: dict[str, mx.array], config: dict[str, Any
     """Gives `module` its weights, quantized where the checkpoint is; nothing stays at its initial value."""
     quantization = quantization_of(config)
     if quantization is not None:
-        nn.quantize(module, class_predicate=lambda path, _: module_quantization(path, quantization, weights) or False)
+        nn.quantize(module, class_predicate=partial(_quantization_of, quantization, weights))
     _check_complete(tree_flatten(module.parameters(), destination={}), weights)
     module.load_weights([(name, _for_device(array)) for name, array in weights.items()])
     module.eval()
     mx.eval(module.parameters())
+
+
+def _quantization_of(quantization: dict, weights: dict[str, mx.array], path: str, leaf: nn.Module) -> dict | bool:
+    if f"{path}.scales" not in weights:
+        return False
+    return module_quantization(path, quantization, weights, in_dims=leaf.weight.shape[-1])
 
 
 def _for_device(array: mx.array) -> mx.array:

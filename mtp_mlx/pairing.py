@@ -3,10 +3,9 @@
 import json
 from pathlib import Path
 
-from mtp_weights.pairs import drafter_name
-
 from mtp_mlx.errors import UserError
 from mtp_mlx.models.config import AssistantConfig, TextConfig
+from mtp_weights.pairs import drafter_name
 
 
 def check_pair(target: TextConfig, drafter: AssistantConfig) -> None:

@@ -2,3 +2,13 @@
 bits, and the tests can demand equality (see mtp_weights/openblas.py)."""
 
 import mlx.core as mx  # noqa: F401
+import pytest
+
+
+def pytest_addoption(parser):
+    parser.addoption("--fuzz-cases", type=int, default=60, help="cases of the losslessness fuzz")
+
+
+@pytest.fixture
+def fuzz_cases(request) -> int:
+    return request.config.getoption("--fuzz-cases")

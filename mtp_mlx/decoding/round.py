@@ -24,17 +24,22 @@ class State:
     drafts: mx.array  # [B, k], proposed after `token`
 
 
-@dataclass
 class Outcome:
-    """What a round decided: `tokens[b, : accepted[b] + 1]` are emitted, chosen from `logits` of the same rows."""
+    """What a round decided: `tokens[b, : accepted[b] + 1]` are emitted, chosen from `logits` of the same rows.
 
-    tokens: mx.array  # [B, k+1]
-    accepted: mx.array  # [B]
-    logits: mx.array  # [B, k+1, V]
+    Args:
+        tokens: [B, k+1].
+        accepted: how many drafts of each slot, [B].
+        logits: [B, k+1, V].
+    """
+
+    def __init__(self, tokens: mx.array, accepted: mx.array, logits: mx.array | None):
+        self.tokens, self.accepted, self.logits = tokens, accepted, logits
+        self.decided = mx.concatenate([accepted[:, None], tokens], axis=1)  # one array, so that reading it is one wait
 
     def read(self) -> tuple[list[int], int]:
         """Emitted tokens and number of accepted drafts of the only slot: the round's one synchronization."""
-        accepted, *tokens = mx.concatenate([self.accepted[:, None], self.tokens], axis=1)[0].tolist()
+        accepted, *tokens = self.decided[0].tolist()
         return tokens[: accepted + 1], accepted
 
 

@@ -87,7 +87,7 @@ class TokenStream:
         # This outcome emits at least one token and the next round one more: only the rest can be drafts.
         num_tokens = max(0, min(self.depth, self.remaining - 2))
         state = self.round.draft(self.cache, outcome, hidden, num_tokens)
-        mx.async_eval(outcome.tokens, outcome.accepted, state.drafts, self.cache.arrays)
+        mx.async_eval(outcome.decided, outcome.logits, state.hidden, state.drafts, self.cache.arrays)
         return outcome, state
 
     def _finish(self, outcome: Outcome) -> tuple[list[int], int]:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
+
 from mtp_weights import hub as hub_module
 from mtp_weights.errors import UserError
 from mtp_weights.hub import download
-
 from tests.mtp_weights.hub_server import COMMIT, serving
 
 REPO = "somebody/gemma-4-tiny"

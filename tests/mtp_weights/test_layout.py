@@ -4,6 +4,7 @@ import mlx.core as mx
 import pytest
 from mlx.utils import tree_flatten
 from mlx_lm.models import gemma4 as mlx_lm_gemma4
+
 from mtp_weights.errors import UserError
 from mtp_weights.layout import drafter_weights, target_weights
 

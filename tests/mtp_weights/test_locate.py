@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from mtp_weights import locate
 from mtp_weights.errors import MisuseError, UserError
 from mtp_weights.locate import bundled_folder, resolve

@@ -1,6 +1,7 @@
 """Which drafter belongs to which target."""
 
 import pytest
+
 from mtp_weights.errors import UserError
 from mtp_weights.locate import bundled_folder
 from mtp_weights.pairs import drafter_for, drafter_name

@@ -2,6 +2,7 @@
 
 import mlx.core as mx
 import pytest
+
 from mtp_weights.errors import UserError
 from mtp_weights.quantization import module_quantization, quantization_of
 

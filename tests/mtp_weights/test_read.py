@@ -5,6 +5,7 @@ from pathlib import Path
 
 import mlx.core as mx
 import pytest
+
 from mtp_weights.errors import UserError
 from mtp_weights.read import read_config, read_generation_config, read_weights, stop_ids
 

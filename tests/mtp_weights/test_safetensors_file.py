@@ -5,6 +5,7 @@ from pathlib import Path
 
 import mlx.core as mx
 import pytest
+
 from mtp_weights.errors import UserError
 from mtp_weights.safetensors_file import TensorInfo, read_header
 
