@@ -1,0 +1,162 @@
+"""A turn on a kept cache equals the same turn on an empty one, to the bit."""
+
+import random
+
+import mlx.core as mx
+import pytest
+
+from mtp_mlx import generate_step, stream_generate
+from mtp_mlx.load import load_tokenizer
+from mtp_mlx.prompt_cache import PromptCache
+from tests import tiny, tiny_tokenizer
+
+WINDOW = 12
+CONFIG = tiny.target_config("e2b", sliding_window=WINDOW)
+VOCABULARY = CONFIG["vocab_size"]
+# A cold run processes in one chunk what a warm one processed in several widths, and attends to a ring's keys in another
+# order, so sums round differently; a wrong key changes log-probabilities by more than 0.1.
+ROUNDING = 5e-3
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny.build_target(CONFIG)
+
+
+@pytest.fixture(scope="module")
+def drafter():
+    return tiny.build_drafter(tiny.drafter_config(CONFIG, clustered=True))
+
+
+class Conversation:
+    """Drives a `PromptCache`, comparing every turn with a cold run."""
+
+    def __init__(self, model, drafter=None, num_draft_tokens=3):
+        self.model, self.cache = model, PromptCache(model)
+        self.options = {"draft_model": drafter, "num_draft_tokens": num_draft_tokens}
+        self.processed = []
+
+    def turn(self, prompt: list[int], tokens: int, interrupt: bool = False) -> list[int]:
+        """Generates `tokens` after `prompt`; with `interrupt`, it closes a longer generation there."""
+        cold = list(zip(range(tokens), generate_step(prompt, self.model, max_tokens=tokens), strict=False))
+        new = self.cache.begin(prompt)
+        self.processed.append(len(new))
+        limit = tokens * 3 if interrupt else tokens
+        warm = generate_step(new, self.model, max_tokens=limit, prompt_cache=self.cache.cache, **self.options)
+        emitted = []
+        for (_, (token, logprobs, _)), (warm_token, warm_logprobs, _) in zip(cold, warm, strict=False):
+            assert warm_token == token
+            assert mx.allclose(warm_logprobs, logprobs, rtol=0, atol=ROUNDING).item()
+            self.cache.record(warm_token)
+            emitted.append(warm_token)
+        warm.close()
+        assert self.cache.ids == (prompt + emitted)[:-1]
+        assert len(emitted) == tokens
+        return emitted
+
+
+def ids(length: int, seed: int = 0) -> list[int]:
+    rng = random.Random(seed)
+    return [rng.randrange(VOCABULARY) for _ in range(length)]
+
+
+@pytest.mark.parametrize("interrupt", [False, True])
+@pytest.mark.parametrize("drafting", [False, True])
+def test_turns_past_the_window_process_only_new_tokens(model, drafter, drafting, interrupt):
+    conversation = Conversation(model, drafter if drafting else None)
+    prompt = ids(9)
+    for turn in range(4):
+        reply = conversation.turn(prompt, 17 + turn, interrupt)
+        prompt = prompt + reply + ids(5 + turn, seed=turn + 1)
+    assert conversation.processed == [9, 1 + 5, 1 + 6, 1 + 7]
+
+
+def test_a_reply_that_was_rendered_otherwise_is_processed_again_from_the_prompt(model, drafter):
+    conversation = Conversation(model, drafter)
+    prompt = ids(30)
+    reply = conversation.turn(prompt, 90)
+    conversation.turn(prompt + reply[:2] + ids(6, seed=1), 20)
+    assert conversation.processed == [30, 2 + 6]
+
+
+def test_a_turn_that_shares_only_a_short_prefix_is_exact(model, drafter):
+    conversation = Conversation(model, drafter)
+    prompt = ids(30)
+    conversation.turn(prompt, 90)
+    conversation.turn(prompt[:7] + ids(40, seed=1), 30)
+    conversation.turn(ids(3, seed=2), 5)
+
+
+def test_going_back_behind_a_checkpoint_is_exact(model, drafter):
+    conversation = Conversation(model, drafter, num_draft_tokens=16)
+    prompt = ids(40)
+    conversation.turn(prompt, 60)
+    conversation.turn(prompt + ids(2, seed=1), 1)
+    conversation.turn(prompt[:10] + ids(3, seed=2), 8)
+
+
+def test_the_same_prompt_again_processes_its_last_token(model):
+    conversation = Conversation(model)
+    prompt = ids(20)
+    assert conversation.turn(prompt, 9) == conversation.turn(prompt, 9)
+    assert conversation.processed == [20, 1]
+
+
+def test_random_conversations(model, drafter):
+    rng = random.Random(0)
+    for case in range(12):
+        conversation = Conversation(model, rng.choice([None, drafter]), rng.choice([1, 3, 6]))
+        prompt = ids(rng.randint(1, 40), seed=case)
+        for turn in range(4):
+            reply = conversation.turn(prompt, rng.randint(1, 50), rng.random() < 0.5)
+            kept = (prompt + reply)[: rng.choice([len(prompt), len(prompt) + len(reply), rng.randint(0, 60)])]
+            prompt = kept + ids(rng.randint(1, 20), seed=100 * case + turn)
+
+
+class StoppedError(Exception):
+    pass
+
+
+def test_a_prompt_interrupted_between_chunks_leaves_what_was_processed(model):
+    cache = PromptCache(model)
+    prompt = ids(40)
+
+    def stop_after_two_chunks(done: int, total: int) -> None:
+        if done == 16:
+            raise StoppedError
+
+    options = {"prefill_step_size": 8, "prompt_progress_callback": stop_after_two_chunks}
+    with pytest.raises(StoppedError):
+        next(generate_step(cache.begin(prompt), model, prompt_cache=cache.cache, **options))
+    assert cache.ids == prompt[:16]
+    new = cache.begin(prompt)
+    assert new == prompt[16:]
+    warm = [token for token, *_ in generate_step(new, model, max_tokens=20, prompt_cache=cache.cache)]
+    assert warm == [token for token, *_ in generate_step(prompt, model, max_tokens=20)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return load_tokenizer(tiny_tokenizer.write_tokenizer(tmp_path_factory.mktemp("tokenizer")), set())
+
+
+@pytest.mark.parametrize("ending", ["stop id", "stop string"])
+def test_after_a_stop_the_cache_lacks_only_the_last_token(tokenizer, ending):
+    model = tiny.build_target({**CONFIG, "vocab_size": tiny_tokenizer.VOCAB_SIZE})
+    prompt = ids(20)
+    plain = [token for token, *_ in generate_step(prompt, model, max_tokens=30)]
+    last = next(n for n, token in enumerate(plain) if n > 5 and token not in plain[:n])
+    cache = PromptCache(model)
+    if ending == "stop id":
+        tokenizer.eos_token_ids, stop = {plain[last]}, []
+    else:
+        tokenizer.eos_token_ids, stop = set(), [tokenizer.decode(plain[: last + 1])[-3:]]
+    emitted = []
+    for response in stream_generate(
+        model, tokenizer, cache.begin(prompt), max_tokens=30, stop=stop, prompt_cache=cache.cache
+    ):
+        cache.record(response.token)
+        emitted.append(response.token)
+    assert response.finish_reason == "stop"
+    assert emitted == plain[: len(emitted)] and len(emitted) < 30
+    assert cache.ids == prompt + emitted[:-1]
