@@ -211,6 +211,8 @@ def _token_stream(
     **options,
 ) -> TokenStream:
     cache = model.make_cache() if cache is None else cache
+    if not isinstance(cache, KVCache):
+        raise MisuseError("prompt_cache must come from model.make_cache()", given=type(cache).__name__)
     depth = draft_depth(num_draft_tokens) if draft_model is not None else 0
     _check_ids(prompt, model.config.vocab_size)
     room = _room(model, cache, prompt, max_tokens)

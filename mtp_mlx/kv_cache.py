@@ -74,9 +74,13 @@ class LayerCache:
 
 @dataclass
 class Checkpoint:
-    """What a rewind past the rings needs: their contents when the cache held `offset` tokens."""
+    """What a rewind past the rings needs: their contents when the cache held `offset` tokens.
+
+    Arrays are values: keeping them costs no copy now, but one when the ring is next written.
+    """
 
     offset: int
+    written: int
     rings: list[list[mx.array]]
 
 
@@ -102,7 +106,7 @@ class KVCache:
         self.max_rows = max_draft_tokens + 1
         self.ring = _round_up(config.sliding_window + 1 + 2 * self.max_rows, 8)
         self._entry = {owner: n for n, owner in enumerate(config.kv_owners)}
-        self._checkpoints: list[Checkpoint] = []
+        self._checkpoint: Checkpoint | None = None
 
     def __len__(self) -> int:
         return len(self.layers)
@@ -176,39 +180,39 @@ class KVCache:
         self.offset = offset
         self.lengths = mx.full((self.slots,), offset, mx.int32)
 
-    def checkpoint(self, keep: int = 2) -> None:
-        """Remembers the rings as they are now, so that `rewind` can come back here exactly from any later length."""
-        rings = [[mx.array(a) for a in layer.state] for layer in self.layers if layer.layer.is_sliding]
-        mx.eval(rings)
-        self._checkpoints = [*self._checkpoints[1 - keep :], Checkpoint(self.offset, rings)]
+    def checkpoint(self) -> None:
+        """Remembers the rings as they are now (and no older ones), so that `rewind` can come back here exactly."""
+        rings = [layer.state for layer in self.layers if layer.layer.is_sliding]
+        self._checkpoint = Checkpoint(self.offset, self.written, rings)
 
     def rewind(self, offset: int) -> int:
         """Goes back so that the cache holds at most the first `offset` tokens.
 
         Returns:
             How many tokens it now holds: `offset` where the rings still reach back that far, otherwise that of the
-            newest checkpoint before it, or 0. The caller prefills the rest again.
+            checkpoint if it lies before, or 0. The caller prefills the rest again.
         """
-        if offset < self.offset and not self._rings_reach(offset):
+        offset = min(offset, self.offset)
+        if not self._rings_reach(offset):
             offset = self._restore(offset)
-        self._checkpoints = [c for c in self._checkpoints if c.offset <= offset]
-        self.set_length(min(offset, self.offset))
-        return self.offset
+        if self._checkpoint is not None and self._checkpoint.offset > offset:
+            self._checkpoint = None
+        self.set_length(offset)
+        return offset
 
     def _rings_reach(self, offset: int) -> bool:
         oldest_intact = self.written - self.ring
         return oldest_intact <= max(0, offset - self.config.sliding_window - 1)
 
     def _restore(self, offset: int) -> int:
-        usable = [c for c in self._checkpoints if c.offset <= offset]
-        self.written = usable[-1].offset if usable else 0
-        if not usable:
+        saved = self._checkpoint
+        if saved is None or saved.offset > offset:
+            self.written = 0
             return 0
-        rings = iter(usable[-1].rings)
-        for layer in self.layers:
-            if layer.layer.is_sliding:
-                layer.state = [mx.array(a) for a in next(rings)]
-        return usable[-1].offset
+        self.written = saved.written
+        for layer, ring in zip((la for la in self.layers if la.layer.is_sliding), saved.rings, strict=True):
+            layer.state = ring
+        return saved.offset
 
 
 class Uncached:
