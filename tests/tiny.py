@@ -35,6 +35,7 @@ _COMMON: Config = {
     "global_head_dim": 32,
     "hidden_size_per_layer_input": 0,
     "num_kv_shared_layers": 0,
+    "use_double_wide_mlp": False,  # where absent, transformers reads False and mlx-lm True
     "max_position_embeddings": 4096,
     "tie_word_embeddings": False,
     "final_logit_softcapping": 30.0,
@@ -187,6 +188,17 @@ def hugging_face_names(weights: dict[str, mx.array]) -> dict[str, mx.array]:
         elif not name.endswith("switch_glu.up_proj.weight"):
             fused[name] = array
     return fused
+
+
+def multimodal(config: Config, weights: dict[str, mx.array]) -> tuple[Config, dict[str, mx.array]]:
+    """A text checkpoint as mlx-lm writes the text part of a multimodal one."""
+    outer = {
+        "model_type": config["model_type"].removesuffix("_text"),
+        "text_config": config,
+        "vocab_size": config["vocab_size"],
+        "eos_token_id": config["eos_token_id"],
+    }
+    return outer, {f"language_model.{name}": array for name, array in weights.items()}
 
 
 def write_target(folder: Path, config: Config, seed: int = 0) -> Path:
