@@ -1,0 +1,154 @@
+"""A wrongly wired drafter still works, only worse; so each wire, when crossed, must show in the logits.
+
+The right wiring equals transformers' within the tolerance (test_parity.py); each wrong one is a thousand times off.
+"""
+
+from collections.abc import Callable
+
+import mlx.core as mx
+import mlx.nn as nn
+import pytest
+
+from mtp_mlx.kv_cache import DraftStep
+from mtp_mlx.models.config import FULL, SLIDING
+from tests.reference.cases import HEADS, TOLERANCE, Case, case, gap
+from tests.tiny import ARCHITECTURES, build_target, target_config
+
+VISIBLE = 1000 * TOLERANCE
+
+
+class Round:
+    """The first draft steps after the golden's longest prompt, open to rewiring."""
+
+    def __init__(self, case: Case, head: str):
+        self.target, self.drafter = build_target(target_config(case.name)), case.drafter(head)
+        self.golden = case.golden[f"{head}.logits"][-1]
+        self.tokens = case.golden[f"{head}.tokens"][-1][:, None, None]
+        self.ids = mx.array([case.ids])
+        self.cache = self.target.make_cache()
+        self.hidden = self.target.model(self.ids, self.cache)[:, -1:]
+        self.step = DraftStep(self.cache)
+
+    def worst(self) -> float:
+        """Largest difference of the logits to transformers' over all steps."""
+        hidden, gaps = self.hidden, []
+        for token, golden in zip(self.tokens[:-1], self.golden, strict=True):
+            h, hidden = self.drafter.step(self.target, token, hidden, self.step)
+            gaps.append(gap(self.drafter.logits(h)[0, 0], golden))
+        return max(gaps)
+
+
+@pytest.fixture(params=ARCHITECTURES)
+def wired(request: pytest.FixtureRequest) -> Callable[[str], Round]:
+    return lambda head="full": Round(case(request.param), head)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_right_wiring(wired, head):
+    assert wired(head).worst() < TOLERANCE
+
+
+def test_another_layers_keys_and_values(wired):
+    for kind in (SLIDING, FULL):
+        round = wired()
+        *others, shared = (layer for layer in round.cache if layer.layer.layer_type == kind)
+        assert shared is round.cache.shared(kind)
+        for other in others[-1:]:
+            round.step.kv[kind] = tuple(other.state)
+            assert round.worst() > VISIBLE
+
+
+def test_keys_and_values_swapped(wired):
+    round = wired()
+    round.step.kv[FULL] = round.step.kv[FULL][::-1]
+    assert round.worst() > VISIBLE
+
+
+def test_embedding_not_scaled(wired):
+    round = wired()
+    embedding = round.target.model.embed_tokens
+    embedding.weight = embedding.weight * round.target.config.hidden_size**-0.5
+    assert round.worst() > VISIBLE
+
+
+def test_embedding_of_the_drafter_instead_of_the_targets(wired):
+    round = wired()
+    round.target.model.embed_tokens = round.drafter.model.embed_tokens
+    assert round.worst() > VISIBLE
+
+
+def test_hidden_state_before_embedding(wired):
+    round = wired()
+    first, second = mx.split(round.drafter.pre_projection.weight, 2, axis=1)
+    round.drafter.pre_projection.weight = mx.concatenate([second, first], axis=1)
+    assert round.worst() > VISIBLE
+
+
+def test_hidden_state_before_the_final_norm(wired):
+    round = wired()
+    round.target.model.norm = nn.Identity()
+    round.hidden = round.target.model(round.ids)[:, -1:]
+    assert round.worst() > VISIBLE
+
+
+def test_hidden_state_of_the_position_before(wired):
+    round = wired()
+    round.hidden = round.target.model(round.ids)[:, -2:-1]
+    assert round.worst() > VISIBLE
+
+
+def test_hidden_state_of_the_target_in_every_step(wired):
+    round = wired()
+    round.drafter.post_projection = Constant(round.hidden)
+    assert round.worst() > VISIBLE
+
+
+def test_position_of_the_last_cached_token(wired):
+    round = wired()
+    round.step = DraftStep(round.cache, "last_cached")
+    assert round.worst() > VISIBLE
+
+
+def test_position_that_moves_on_with_the_drafts(wired):
+    round = wired()
+    advance = round.drafter.step
+
+    def step(*args):
+        result = advance(*args)
+        round.step.offset = round.step.offset + 1
+        return result
+
+    round.drafter.step = step
+    assert round.worst() > VISIBLE
+
+
+@pytest.mark.parametrize("extra", [-1, 1])
+def test_window_one_key_too_short_or_too_long(wired, extra):
+    round = wired()
+    seen = round.step.masks[SLIDING][0, 0, 0]
+    assert seen.sum().item() == round.target.config.sliding_window + 1  # inclusive, as transformers'
+    oldest = round.cache.offset - 1 - round.target.config.sliding_window - max(extra, 0)
+    round.step.masks[SLIDING][..., oldest % seen.size] = extra > 0
+    assert round.worst() > VISIBLE
+
+
+def test_draft_position_is_the_drafters_choice():
+    round = Round(case("e2b"), "full")
+    token = round.tokens[0]
+    drafts = {}
+    for position in ("next", "last_cached"):
+        round.drafter.draft_position = position
+        drafts[position] = round.drafter.draft(round.target, round.cache, token, round.hidden, 5).tolist()
+    assert drafts["next"] == [round.tokens[1:].flatten().tolist()]
+    assert drafts["last_cached"] != drafts["next"]
+
+
+class Constant(nn.Module):
+    """Gives the same output for every input."""
+
+    def __init__(self, value: mx.array):
+        super().__init__()
+        self.value = value
+
+    def __call__(self, _: mx.array) -> mx.array:
+        return self.value
