@@ -1,0 +1,1 @@
+"""The command line, `mtp`: one file a command. It knows no tensor."""

@@ -1,0 +1,41 @@
+"""Where text goes: results to stdout, everything else to stderr; styled on a terminal, plain elsewhere."""
+
+import sys
+from contextlib import AbstractContextManager
+
+from rich.console import Console
+from rich.text import Text
+
+# Control characters that a terminal would obey, C0 and C1, except tab and line feed.
+_CONTROLS = {n: "\ufffd" for n in (*range(0x20), *range(0x7F, 0xA0)) if chr(n) not in "\t\n"}
+
+
+def stderr() -> Console:
+    """The console for progress and statistics."""
+    return Console(stderr=True, highlight=False)
+
+
+def status(message: str) -> AbstractContextManager:
+    """Shows `message` on stderr while something takes its time; nothing where stderr is no terminal."""
+    return stderr().status(f"{message} …")
+
+
+def note(message: str) -> None:
+    """One dim line on stderr."""
+    stderr().print(Text(message, style="dim"), soft_wrap=True)
+
+
+class Output:
+    """stdout: the exact text where it is piped; on a terminal without control characters, and styled where asked."""
+
+    def __init__(self) -> None:
+        self._console = Console(highlight=False)
+        self.is_terminal = self._console.is_terminal
+
+    def write(self, text: str, style: str = "") -> None:
+        """Writes `text` as it is, at once, without adding a line break."""
+        if self.is_terminal:
+            self._console.print(Text(text.translate(_CONTROLS), style), end="", soft_wrap=True)
+        else:
+            sys.stdout.write(text)
+            sys.stdout.flush()

@@ -1,0 +1,73 @@
+"""The entry point: the app, and how errors and Ctrl-C end it.
+
+Commands import the library when they run, so that `mtp --help` answers at once.
+"""
+
+import sys
+from typing import Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+from mtp_cli.chat import chat
+from mtp_cli.generate import generate
+from mtp_weights.errors import UserError
+
+
+class _Commands(TyperGroup):
+    """Ends the program as a person or a script expects: one line for an error, and its exit code."""
+
+    def main(self, *args: Any, **options: Any) -> NoReturn:
+        try:
+            code = super().main(*args, **{**options, "standalone_mode": False})
+        except UserError as error:
+            code = _fail(str(error), error.exit_code)
+        except typer.TyperException as error:
+            code = _fail(error.format_message(), error.exit_code)
+        except typer.Abort:
+            code = 1
+        sys.exit(code)
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"error: {message}", file=sys.stderr)
+    return code
+
+
+app = typer.Typer(
+    cls=_Commands,
+    help="Run Gemma 4 faster, with the same output: multi-token prediction on MLX.",
+    invoke_without_command=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(chat)
+app.command()(generate)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        import mlx.core as mx
+
+        from mtp_mlx import __version__
+
+        print(f"mtp {__version__} (MLX {mx.__version__})")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and leave.", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+def run() -> None:
+    """The console script `mtp`."""
+    app()

@@ -1,0 +1,72 @@
+"""Options that commands share. Values that can never work are refused here, before a model is loaded."""
+
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from mtp_weights.errors import MisuseError
+
+
+def positive(name: str) -> Callable[[int], int]:
+    """A callback that refuses numbers below 1."""
+
+    def check(value: int) -> int:
+        if value < 1:
+            raise MisuseError(f"{name} must be positive", given=value)
+        return value
+
+    return check
+
+
+def _check_max_tokens(value: int) -> int:
+    if value == 0 or value < -1:
+        raise MisuseError("--max-tokens must be positive, or -1 for no limit", given=value)
+    return value
+
+
+def parse_num_draft_tokens(text: str) -> int | str:
+    """ "auto" or a number; the library knows which numbers are possible."""
+    if text == "auto":
+        return text
+    if not text.isascii() or not text.isdigit():
+        raise MisuseError("--num-draft-tokens must be a number or 'auto'", given=text)
+    return int(text)
+
+
+Model = Annotated[
+    str, typer.Option("--model", metavar="NAME", help="The target: a folder, a Hugging Face repository, or 'demo'.")
+]
+DraftModel = Annotated[
+    str,
+    typer.Option("--draft-model", metavar="NAME", help="Its drafter: a folder or repository; 'auto' finds it."),
+]
+NoDraft = Annotated[bool, typer.Option("--no-draft", help="Decode without a drafter.")]
+NumDraftTokens = Annotated[str, typer.Option("--num-draft-tokens", metavar="N|auto", help="Drafts a round.")]
+MaxTokens = Annotated[
+    int,
+    typer.Option(
+        "--max-tokens",
+        "-m",
+        metavar="N",
+        help="Most tokens of a reply; -1 for no limit.",
+        callback=_check_max_tokens,
+    ),
+]
+PrefillStepSize = Annotated[
+    int,
+    typer.Option(
+        "--prefill-step-size",
+        metavar="N",
+        help="Prompt tokens to process at a time; fewer need less memory.",
+        callback=positive("--prefill-step-size"),
+    ),
+]
+SystemPrompt = Annotated[str | None, typer.Option("--system-prompt", metavar="TEXT", help="What comes first.")]
+Temperature = Annotated[float, typer.Option("--temp", metavar="X", help="Temperature; 0 takes the likeliest token.")]
+TopP = Annotated[float, typer.Option("--top-p", metavar="X", help="Keep the likeliest tokens of this share; 1: all.")]
+TopK = Annotated[int, typer.Option("--top-k", metavar="N", help="Keep so many of the likeliest tokens; 0: all.")]
+MinP = Annotated[
+    float, typer.Option("--min-p", metavar="X", help="Keep tokens this likely, next to the likeliest; 0: all.")
+]
+Seed = Annotated[int | None, typer.Option("--seed", metavar="N", help="The same seed draws the same tokens.")]

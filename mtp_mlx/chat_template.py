@@ -1,0 +1,44 @@
+"""From a conversation to token ids, through the tokenizer's chat template."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from jinja2 import TemplateError
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+from mtp_mlx.errors import MisuseError, UserError
+from mtp_mlx.generate import tokenize
+
+Message = dict[str, Any]
+
+
+def render(tokenizer: TokenizerWrapper, messages: Sequence[Message], *, thinking: bool = False) -> list[int]:
+    """Token ids of a conversation, up to where the model's reply begins.
+
+    Args:
+        messages: OpenAI's form: a `role` and a `content`, which is text or a list of parts with `type` "text".
+        thinking: whether the template asks the model to think first.
+
+    Raises:
+        UserError: the tokenizer has no chat template, or the template refuses the conversation.
+        MisuseError: a message holds something else than text.
+    """
+    if not tokenizer.has_chat_template:
+        raise UserError("the model has no chat template", fix="give it raw text")
+    for message in messages:
+        _check_is_text(message["content"])
+    try:
+        # Said explicitly, because mlx-lm's wrapper would turn thinking on.
+        text = tokenizer.apply_chat_template(
+            list(messages), add_generation_prompt=True, tokenize=False, enable_thinking=thinking
+        )
+    except TemplateError as error:
+        raise UserError("the chat template refuses the conversation", given=error) from error
+    return tokenize(tokenizer, text)
+
+
+def _check_is_text(content: str | list[dict[str, Any]]) -> None:
+    parts = [] if isinstance(content, str) else content
+    other = next((part["type"] for part in parts if part["type"] != "text"), None)
+    if other is not None:
+        raise MisuseError("messages must be text: images and audio are not supported", given=other)
