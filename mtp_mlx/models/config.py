@@ -75,9 +75,19 @@ class TextConfig:
             UserError: not a Gemma 4 target, or a field is missing or contradicts another.
         """
         check_model_type(config, TARGET_TYPES, "target")
-        inner = config.get("text_config", {})
+        inner = config.get("text_config") or {}
         eos = _ids(config.get("eos_token_id")) + _ids(inner.get("eos_token_id"))
-        return _text_config({**config, **inner, "eos_token_id": sorted(set(eos))})
+        self = _text_config({**config, **inner, "eos_token_id": sorted(set(eos))})
+        self._check_owners()
+        return self
+
+    def _check_owners(self) -> None:
+        missing = {SLIDING, FULL} - {self.layers[i].layer_type for i in self.kv_owners}
+        if missing:
+            raise UserError(
+                f"no layer of type {', '.join(sorted(missing))} has keys and values of its own, to share with others",
+                fix="check num_kv_shared_layers and layer_types in config.json",
+            )
 
 
 @dataclass(frozen=True)
@@ -198,7 +208,6 @@ def _layers(text: dict[str, Any]) -> tuple[LayerConfig, ...]:
                 intermediate_size=_require(text, "intermediate_size") * (2 if wide and not owns_kv else 1),
             )
         )
-    _check_sharing(layers)
     return tuple(layers)
 
 
@@ -231,13 +240,3 @@ def _attention_shape(text: dict[str, Any]) -> Callable[[int, str], tuple[int, in
     if not text.get("attention_k_eq_v", False):
         global_kv_heads = kv_heads  # transformers and mlx-lm read the global count only where K = V
     return lambda _, layer_type: (global_head_dim, global_kv_heads) if layer_type == FULL else (head_dim, kv_heads)
-
-
-def _check_sharing(layers: list[LayerConfig]) -> None:
-    owned = {layer.layer_type for layer in layers if layer.owns_kv}
-    missing = {layer.layer_type for layer in layers} - owned
-    if owned and missing:
-        raise UserError(
-            f"KV-shared layers of type {sorted(missing)} have no layer to share from",
-            fix="check num_kv_shared_layers and layer_types in config.json",
-        )
