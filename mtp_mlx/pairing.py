@@ -1,10 +1,11 @@
 """Whether a drafter belongs to a target, told from their configurations and tokenizers before weights are read."""
 
-import json
+import filecmp
 from pathlib import Path
 
 from mtp_mlx.errors import UserError
 from mtp_mlx.models.config import AssistantConfig, TextConfig
+from mtp_weights.json_file import read_object
 from mtp_weights.pairs import drafter_name
 
 
@@ -28,10 +29,8 @@ def _requirements(target: TextConfig, drafter: AssistantConfig):
     yield "hidden size", target.hidden_size, drafter.backbone_hidden_size
     yield "vocabulary size", target.vocab_size, drafter.text.vocab_size
     yield "sliding window", target.sliding_window, drafter.text.sliding_window
-    owned = {target.layers[i].layer_type for i in target.kv_owners}
     for layer in drafter.text.layers:
         kind = layer.layer_type.replace("_", " ")
-        yield "layer types", sorted(owned), sorted(owned | {layer.layer_type})
         owner = target.layers[target.last_owner(layer.layer_type)]
         yield f"head dimension in {kind}", owner.head_dim, layer.head_dim
         yield f"key-value heads in {kind}", owner.num_key_value_heads, layer.num_key_value_heads
@@ -41,15 +40,14 @@ def check_tokenizers(target: Path, drafter: Path) -> None:
     """Checks, where both folders have a tokenizer, that ids mean the same in both.
 
     Raises:
-        UserError: a token has another id.
+        UserError: a token has another id, or a tokenizer.json cannot be read.
     """
     files = [folder / "tokenizer.json" for folder in (target, drafter)]
     if not all(file.exists() for file in files):
         return
-    texts = [file.read_bytes() for file in files]
-    if texts[0] == texts[1]:
+    if filecmp.cmp(*files, shallow=False):
         return
-    vocabularies = [json.loads(text)["model"]["vocab"] for text in texts]
+    vocabularies = [read_object(file).get("model", {}).get("vocab") for file in files]
     if vocabularies[0] != vocabularies[1]:
         raise UserError(
             "wrong pair: target and drafter have different tokenizers",
