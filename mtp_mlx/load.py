@@ -125,6 +125,8 @@ def _fill(module: nn.Module, weights: dict[str, mx.array], config: dict[str, Any
         nn.quantize(module, class_predicate=partial(_quantization_of, quantization, weights))
     _check_complete(tree_flatten(module.parameters(), destination={}), weights)
     module.load_weights([(name, _for_device(array)) for name, array in weights.items()])
+    if _on_cpu():
+        module.apply_to_modules(_lay_out_for_cpu)
     module.eval()
     mx.eval(module.parameters())
 
@@ -135,10 +137,19 @@ def _quantization_of(quantization: dict, weights: dict[str, mx.array], path: str
     return module_quantization(path, quantization, weights, in_dims=leaf.weight.shape[-1])
 
 
+def _on_cpu() -> bool:
+    return mx.default_device().type == mx.DeviceType.cpu
+
+
 def _for_device(array: mx.array) -> mx.array:
     """On a CPU, float32: MLX's 16-bit products there use no BLAS and cost as much for each further row."""
-    on_cpu = mx.default_device().type == mx.DeviceType.cpu
-    return array.astype(mx.float32) if on_cpu and array.dtype in (mx.bfloat16, mx.float16) else array
+    return array.astype(mx.float32) if _on_cpu() and array.dtype in (mx.bfloat16, mx.float16) else array
+
+
+def _lay_out_for_cpu(_: str, module: nn.Module) -> None:
+    """Keeps a linear weight [out, in] transposed in memory: OpenBLAS then multiplies 4 rows up to 2.5 times as fast."""
+    if isinstance(module, nn.Linear):
+        module.weight = mx.contiguous(module.weight.T).T
 
 
 def _check_complete(expected: dict[str, mx.array], given: dict[str, mx.array]) -> None:
