@@ -1,6 +1,7 @@
 """What speculation did: how much was drafted and how much of it was accepted."""
 
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,17 @@ class Speculation:
     def mean_acceptance_length(self) -> float:
         """Tokens emitted a round, the bonus token included; 0.0 before the first round."""
         return 1 + self.accepted / self.rounds if self.rounds else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, for JSON."""
+        return {
+            "rounds": self.rounds,
+            "drafted": self.drafted,
+            "accepted": self.accepted,
+            "acceptance_rate": self.acceptance_rate,
+            "acceptance_by_position": list(self.acceptance_by_position),
+            "mean_acceptance_length": self.mean_acceptance_length,
+        }
 
     def after(self, drafted: int, accepted: int) -> "Speculation":
         """These statistics with one more round."""

@@ -11,7 +11,7 @@ import typer
 from mtp_cli import options
 from mtp_cli.console import Output, note
 from mtp_cli.pair import Pair, PairOptions, load_pair
-from mtp_cli.statistics import closing_lines, speculation_dict
+from mtp_cli.statistics import closing_lines
 from mtp_weights.errors import MisuseError, UserError
 
 if TYPE_CHECKING:
@@ -164,5 +164,5 @@ class _Run:
             "generation_tokens": last.generation_tokens,
             "timings": {"prompt_tps": last.prompt_tps, "generation_tps": last.generation_tps},
             "peak_memory_gb": last.peak_memory,
-            "speculation": speculation_dict(last.speculation) if self.pair.drafts else None,
+            "speculation": last.speculation.to_dict() if self.pair.drafts else None,
         }

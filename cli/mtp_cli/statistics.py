@@ -1,6 +1,6 @@
 """The closing lines of a generation."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mtp_mlx import GenerationResponse, Speculation
@@ -25,15 +25,3 @@ def speculation_line(speculation: "Speculation") -> str:
         f"{speculation.rounds} rounds, {speculation.acceptance_rate:.0%} of {speculation.drafted} drafts accepted "
         f"({by_position} by position), {speculation.mean_acceptance_length:.2f} tokens a round"
     )
-
-
-def speculation_dict(speculation: "Speculation") -> dict[str, Any]:
-    """For --json."""
-    return {
-        "rounds": speculation.rounds,
-        "drafted": speculation.drafted,
-        "accepted": speculation.accepted,
-        "acceptance_rate": speculation.acceptance_rate,
-        "acceptance_by_position": list(speculation.acceptance_by_position),
-        "mean_acceptance_length": speculation.mean_acceptance_length,
-    }
