@@ -12,7 +12,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from transformers import PreTrainedTokenizerBase
 
 from mtp_mlx.decoding.compiled import compiled_round
-from mtp_mlx.decoding.depth import draft_depth
+from mtp_mlx.decoding.depth import FixedDepth, depth_policy
 from mtp_mlx.decoding.prefill import PREFILL_STEP_SIZE, Progress
 from mtp_mlx.decoding.round import Round
 from mtp_mlx.decoding.sampling import Choice, LogitsProcessor, Sampler, log_softmax
@@ -213,10 +213,11 @@ def _token_stream(
     cache = model.make_cache() if cache is None else cache
     if not isinstance(cache, KVCache):
         raise MisuseError("prompt_cache must come from model.make_cache()", given=type(cache).__name__)
-    depth = draft_depth(num_draft_tokens) if draft_model is not None else 0
     _check_ids(prompt, model.config.vocab_size)
     room = _room(model, cache, prompt, max_tokens)
-    round = compiled_round(model, draft_model) if choice.is_greedy else Round(model, draft_model, choice)
+    learned = compiled_round(model, draft_model)
+    round = learned if choice.is_greedy else Round(model, draft_model, choice)
+    depth = FixedDepth(0) if draft_model is None else depth_policy(num_draft_tokens, learned.depth)
     return TokenStream(round, cache, prompt, max_tokens=room, depth=depth, **options)
 
 

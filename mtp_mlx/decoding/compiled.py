@@ -9,6 +9,7 @@ from collections.abc import Callable
 import mlx.core as mx
 from mlx.utils import tree_flatten
 
+from mtp_mlx.decoding.depth import AutoDepth
 from mtp_mlx.decoding.round import Outcome, Round, State
 from mtp_mlx.decoding.sampling import Choice
 from mtp_mlx.kv_cache import KVCache
@@ -21,6 +22,7 @@ class CompiledRound(Round):
 
     Attributes:
         traces: how often a function was traced, for tests and statistics.
+        depth: what was learned about how deep this pair should draft, kept from one generation to the next.
     """
 
     def __init__(self, model: Gemma4, drafter: Gemma4Assistant | None):
@@ -28,6 +30,7 @@ class CompiledRound(Round):
         self._verify = mx.compile(self._trace_verify)
         self._draft: dict[int, Callable] = {}
         self.traces = 0
+        self.depth = AutoDepth()
 
     def verify(self, cache: KVCache, state: State, history: list[int]) -> tuple[Outcome, mx.array]:
         # No reference to the old buffers may outlive this call, or MLX would copy instead of updating in place.

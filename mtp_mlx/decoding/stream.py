@@ -1,10 +1,12 @@
 """Token ids of one generation: prefill, then round after round."""
 
+import time
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 import mlx.core as mx
 
+from mtp_mlx.decoding.depth import Depth
 from mtp_mlx.decoding.prefill import PREFILL_STEP_SIZE, Progress, prefill
 from mtp_mlx.decoding.round import Outcome, Round, State
 from mtp_mlx.kv_cache import KVCache
@@ -31,7 +33,7 @@ class TokenStream:
         cache: receives the prompt and what is emitted.
         prompt: token ids that are not in the cache yet, at least one.
         max_tokens: how many to emit at most, at least one.
-        depth: drafts a round.
+        depth: decides how many tokens each round drafts.
         stop_ids: ids that end the stream; the id itself is emitted.
     """
 
@@ -42,7 +44,7 @@ class TokenStream:
         prompt: list[int],
         *,
         max_tokens: int,
-        depth: int,
+        depth: Depth,
         stop_ids: Collection[int] = (),
         prefill_step_size: int = PREFILL_STEP_SIZE,
         progress: Progress | None = None,
@@ -66,7 +68,7 @@ class TokenStream:
                 for i, token in enumerate(tokens):
                     emitted += 1
                     yield Emitted(token, logits[0, i], i < accepted, self.speculation)
-                tokens, accepted = self._finish(outcome) if more else ([], 0)
+                tokens, accepted = self._finish(outcome, state) if more else ([], 0)
         finally:
             if emitted:
                 self.cache.set_length(start + emitted - 1)
@@ -79,24 +81,27 @@ class TokenStream:
 
     def _dispatch(self, state: State) -> tuple[Outcome, State]:
         """Starts verifying `state` and drafting after it, without waiting."""
+        self._dispatched = time.perf_counter()
         state.drafts = state.drafts[:, : self.remaining - 1]  # never past the limit
         self.cache.reserve(1 + state.drafts.shape[1])
         return self._with_drafts(*self.round.verify(self.cache, state, self.history[:-1]))
 
     def _with_drafts(self, outcome: Outcome, hidden: mx.array) -> tuple[Outcome, State]:
         # This outcome emits at least one token and the next round one more: only the rest can be drafts.
-        num_tokens = max(0, min(self.depth, self.remaining - 2))
+        num_tokens = max(0, min(self.depth.choose(), self.remaining - 2))
         state = self.round.draft(self.cache, outcome, hidden, num_tokens)
         mx.async_eval(outcome.decided, outcome.logits, state.hidden, state.drafts, self.cache.arrays)
         return outcome, state
 
-    def _finish(self, outcome: Outcome) -> tuple[list[int], int]:
+    def _finish(self, outcome: Outcome, state: State) -> tuple[list[int], int]:
         """Waits for a round; what it emits, and how many of those were drafts."""
         tokens, accepted = outcome.read()
+        verified, drafted = outcome.tokens.shape[1] - 1, state.drafts.shape[1]
+        self.depth.observe(verified, accepted, drafted, time.perf_counter() - self._dispatched)
         self.cache.offset += accepted + 1
         tokens = self._cut(tokens)
         accepted = min(accepted, len(tokens))
-        self.speculation = self.speculation.after(outcome.tokens.shape[1] - 1, accepted)
+        self.speculation = self.speculation.after(verified, accepted)
         return tokens, accepted
 
     def _cut(self, tokens: list[int]) -> list[int]:

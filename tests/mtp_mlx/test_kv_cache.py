@@ -6,6 +6,7 @@ import mlx.core as mx
 import pytest
 
 from mtp_mlx.decoding.compiled import CompiledRound
+from mtp_mlx.decoding.depth import FixedDepth
 from mtp_mlx.decoding.plain import plain_tokens
 from mtp_mlx.decoding.round import Round
 from mtp_mlx.decoding.sampling import Choice
@@ -53,7 +54,9 @@ def test_growing_across_a_capacity_step_changes_nothing(model, prompt_length, de
         prompt + [token for token, _ in truth], [i % 3 == 0 for i in range(prompt_length + tokens)], 128
     )
     cache = model.make_cache()
-    emitted = list(TokenStream(Round(model, drafter, Choice()), cache, prompt, max_tokens=tokens, depth=depth))
+    emitted = list(
+        TokenStream(Round(model, drafter, Choice()), cache, prompt, max_tokens=tokens, depth=FixedDepth(depth))
+    )
     assert [e.token for e in emitted] == [token for token, _ in truth]
     assert all(mx.array_equal(e.logits, logits).item() for e, (_, logits) in zip(emitted, truth, strict=True))
     assert cache.capacity >= cache.written
@@ -115,7 +118,7 @@ def test_decoding_copies_no_buffer(wide_model, compiled):
     drafter = tiny.ScriptedDrafter(prompt + ids(tokens), [i % 2 == 0 for i in range(len(prompt) + tokens)], 128)
     cache = model.make_cache()
     round = CompiledRound(model, drafter) if compiled else Round(model, drafter, Choice())
-    stream = iter(TokenStream(round, cache, prompt, max_tokens=tokens, depth=3, prefill_step_size=256))
+    stream = iter(TokenStream(round, cache, prompt, max_tokens=tokens, depth=FixedDepth(3), prefill_step_size=256))
     for _ in range(8):
         next(stream)
     mx.synchronize()
@@ -133,7 +136,7 @@ def test_thousands_of_rounds_neither_grow_memory_nor_the_graph(model):
     cache = model.make_cache()
     cache.reserve(1500)
     cache.written = 0
-    stream = iter(TokenStream(CompiledRound(model, drafter), cache, ids(20), max_tokens=1200, depth=2))
+    stream = iter(TokenStream(CompiledRound(model, drafter), cache, ids(20), max_tokens=1200, depth=FixedDepth(2)))
     for _ in range(100):
         next(stream)
     mx.synchronize()

@@ -11,6 +11,7 @@ import mlx.core as mx
 import pytest
 
 from mtp_mlx.decoding.compiled import CompiledRound
+from mtp_mlx.decoding.depth import FixedDepth
 from mtp_mlx.decoding.plain import plain_tokens
 from mtp_mlx.decoding.round import Round
 from mtp_mlx.decoding.sampling import Choice
@@ -98,7 +99,7 @@ def check_case(rng: random.Random) -> None:
     store = truth.model.make_cache(max_draft_tokens=MAX_DRAFTS)
     round = Round(truth.model, drafter, Choice())
     limit = length if ending == "length" else REFERENCE_TOKENS
-    options = {"depth": depth, "prefill_step_size": step_size}
+    options = {"depth": FixedDepth(depth), "prefill_step_size": step_size}
     stream = TokenStream(round, store, truth.prompt, max_tokens=limit, stop_ids=stop_ids, **options)
     emitted = run_to_its_end(stream, ending, length)
     assert_equal(emitted, truth, 0, length, case)
@@ -106,7 +107,9 @@ def check_case(rng: random.Random) -> None:
     assert store.lengths.tolist() == [store.offset], case
 
     # The cache holds everything but the last token: going on from there equals never having stopped.
-    rest = TokenStream(round, store, [truth.tokens[length - 1]], max_tokens=REFERENCE_TOKENS - length, depth=depth)
+    rest = TokenStream(
+        round, store, [truth.tokens[length - 1]], max_tokens=REFERENCE_TOKENS - length, depth=FixedDepth(depth)
+    )
     assert_equal(list(rest), truth, length, REFERENCE_TOKENS, case + ", continued")
     if kind == "wrong":
         assert stream.speculation.accepted == 0, case
@@ -134,7 +137,7 @@ def test_compiled_rounds_equal_plain_decoding_to_the_bit(architecture):
     for prompt_length, depth in ((1, 3), (9, 3), (30, 2), (30, 0)):
         truth = reference(architecture, window, prompt_length, 512)
         store = model.make_cache(max_draft_tokens=MAX_DRAFTS)
-        stream = TokenStream(round, store, truth.prompt, max_tokens=REFERENCE_TOKENS, depth=depth)
+        stream = TokenStream(round, store, truth.prompt, max_tokens=REFERENCE_TOKENS, depth=FixedDepth(depth))
         assert_equal(list(stream), truth, 0, REFERENCE_TOKENS, f"{architecture} prompt {prompt_length} k={depth}")
 
 
@@ -145,6 +148,6 @@ def test_compiled_rounds_with_scripted_drafts(right):
     drafter = tiny.ScriptedDrafter(script, not right, truth.model.config.vocab_size)
     store = truth.model.make_cache(max_draft_tokens=MAX_DRAFTS)
     round = CompiledRound(truth.model, drafter)
-    stream = TokenStream(round, store, truth.prompt, max_tokens=REFERENCE_TOKENS, depth=4)
+    stream = TokenStream(round, store, truth.prompt, max_tokens=REFERENCE_TOKENS, depth=FixedDepth(4))
     assert_equal(list(stream), truth, 0, REFERENCE_TOKENS, "scripted")
     assert stream.speculation.acceptance_rate == (1.0 if right else 0.0)
