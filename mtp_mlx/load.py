@@ -120,9 +120,7 @@ def _adopt(source: mlx_lm_gemma4_text.Model) -> Gemma4:
 
 def _fill(module: nn.Module, weights: dict[str, mx.array], config: dict[str, Any]) -> None:
     """Gives `module` its weights, quantized where the checkpoint is; nothing stays at its initial value."""
-    quantization = quantization_of(config)
-    if quantization is not None:
-        nn.quantize(module, class_predicate=partial(_quantization_of, quantization, weights))
+    nn.quantize(module, class_predicate=partial(_quantization_of, quantization_of(config), weights))
     _check_complete(tree_flatten(module.parameters(), destination={}), weights)
     module.load_weights([(name, _for_device(array)) for name, array in weights.items()])
     if _on_cpu():
@@ -131,7 +129,9 @@ def _fill(module: nn.Module, weights: dict[str, mx.array], config: dict[str, Any
     mx.eval(module.parameters())
 
 
-def _quantization_of(quantization: dict, weights: dict[str, mx.array], path: str, leaf: nn.Module) -> dict | bool:
+def _quantization_of(
+    quantization: dict | None, weights: dict[str, mx.array], path: str, leaf: nn.Module
+) -> dict | bool:
     if f"{path}.scales" not in weights:
         return False
     return module_quantization(path, quantization, weights, in_dims=leaf.weight.shape[-1])
