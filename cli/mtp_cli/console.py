@@ -1,9 +1,12 @@
 """Where text goes: results to stdout, everything else to stderr; styled on a terminal, plain elsewhere."""
 
 import sys
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.status import Status
 from rich.text import Text
 
 # Control characters that a terminal would obey, C0 and C1, except tab and line feed.
@@ -15,9 +18,26 @@ def stderr() -> Console:
     return Console(stderr=True, highlight=False)
 
 
-def status(message: str) -> AbstractContextManager:
+def status(message: str) -> Status:
     """Shows `message` on stderr while something takes its time; nothing where stderr is no terminal."""
     return stderr().status(f"{message} …")
+
+
+@contextmanager
+def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr, gone when it is done; gives what to call with (done, total). Nothing without a terminal."""
+    console = stderr()
+    with Progress(
+        TextColumn(what),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as progress:
+        task = progress.add_task(what, visible=False)
+        yield lambda done, total: progress.update(task, completed=done, total=total, visible=True)
 
 
 def note(message: str) -> None:

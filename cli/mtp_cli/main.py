@@ -9,6 +9,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
+from mtp_cli.bench import bench
 from mtp_cli.chat import chat
 from mtp_cli.generate import generate
 from mtp_weights.errors import UserError
@@ -45,6 +46,7 @@ app = typer.Typer(
 )
 app.command()(chat)
 app.command()(generate)
+app.command()(bench)
 
 
 def _show_version(wanted: bool) -> None:

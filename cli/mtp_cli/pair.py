@@ -26,12 +26,12 @@ class PairOptions:
     @classmethod
     def of(cls, model: str, draft_model: str, no_draft: bool, num_draft_tokens: str) -> "PairOptions":
         """Checks the options against each other and against what the library can do."""
-        from mtp_mlx.decoding.depth import draft_depth
+        from mtp_mlx.decoding.depth import AutoDepth, depth_policy
 
         if no_draft and draft_model != "auto":
             raise MisuseError("--draft-model and --no-draft exclude each other", fix="give one of them")
         depth = parse_num_draft_tokens(num_draft_tokens)
-        draft_depth(depth)
+        depth_policy(depth, AutoDepth())  # refuses a number out of range
         return cls(model, draft_model, no_draft, depth)
 
 

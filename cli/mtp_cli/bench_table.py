@@ -1,0 +1,113 @@
+"""The report of `mtp bench` as a table and a few lines under it."""
+
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from mtp_cli.pair import Pair
+
+if TYPE_CHECKING:
+    from mtp_mlx.bench.report import Memory, PromptResult, Report, Spread, Summary
+
+
+def print_report(report: "Report", pair: Pair) -> None:
+    """Prints to stdout; without a terminal, plain text of any width."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=120)
+    console.print(_table(report, box.SIMPLE_HEAD if console.is_terminal else None), "")
+    if console.is_terminal:
+        facts = Table.grid("name", "value", padding=(0, 2, 0, 0))
+        for name, value in _facts(report, pair):
+            facts.add_row(Text(name, "dim"), Text(value))
+        console.print(facts)
+    else:
+        for name, value in _facts(report, pair):
+            print(f"{name:<13}{value}")
+
+
+def _table(report: "Report", lines: box.Box | None) -> Table:
+    table = Table(box=lines, show_edge=False, pad_edge=False)
+    table.add_column("category")
+    names = ["prompts", "plain\ntok/s", "MTP\ntok/s", "speed-up", "quartiles", "tokens\na round", "repeated\n8-grams"]
+    for name in names:
+        table.add_column(name, justify="right")
+    summaries = report.categories
+    for summary in summaries:
+        table.add_row(*_row(summary), end_section=summary is summaries[-1])
+    table.add_row(*_row(report.overall), style="bold")
+    return table
+
+
+def _row(summary: "Summary") -> list[str]:
+    row = [summary.category, str(summary.prompts), f"{summary.plain_tps.median:.1f}"]
+    if summary.speed_up is None:
+        row += ["–"] * 4
+    else:
+        speed_up = summary.speed_up
+        row += [
+            f"{summary.mtp_tps.median:.1f}",
+            f"{speed_up.median:.2f}×",
+            f"{speed_up.lower:.2f}–{speed_up.upper:.2f}",
+            f"{summary.speculation.mean_acceptance_length:.2f}",
+        ]
+    return [*row, f"{summary.repeated_share:.0%}"]
+
+
+def _facts(report: "Report", pair: Pair) -> list[tuple[str, str]]:
+    speculation = report.overall.speculation
+    facts = [("protocol", _protocol(report))]
+    if speculation is not None and speculation.drafted:
+        by_position = " · ".join(f"{rate:.0%}" for rate in speculation.acceptance_by_position)
+        facts.append(("accepted", f"{speculation.acceptance_rate:.0%} of the drafts; by position {by_position}"))
+    if report.memory.mtp_peak is not None:
+        facts.append(("output", _equality(report, pair)))
+    machine = report.machine
+    return [
+        *facts,
+        ("prefill", f"{_spread(report.prefill_tps)} tok/s"),
+        ("peak memory", _memory(report.memory)),
+        ("machine", f"{machine.processor}, {machine.cores} cores, {machine.system}"),
+        ("computed on", f"{machine.device}, MLX {machine.mlx}, BLAS: {machine.blas}"),
+    ]
+
+
+def _protocol(report: "Report") -> str:
+    repeats = "1 run" if report.repeats == 1 else f"{report.repeats} runs"
+    drafts = f", drafts a round: {report.num_draft_tokens}" if report.memory.mtp_peak is not None else ""
+    return f"greedy, {report.num_tokens} tokens a run (stop ids ignored), {repeats} of each prompt{drafts}"
+
+
+def _equality(report: "Report", pair: Pair) -> str:
+    if not report.diverged:
+        return f"equal to plain decoding's on all {len(report.results)} prompts"
+    first: PromptResult = report.diverged[0]
+    divergence = first.divergence
+    plain, mtp = (pair.tokenizer.decode([token]) for token in (divergence.plain, divergence.mtp))
+    where = f"{first.category}, token {divergence.index + 1}: plain {plain!r}, MTP {mtp!r}"
+    return (
+        f"DIFFERS from plain decoding's on {len(report.diverged)} of {len(report.results)} prompts; "
+        f"first: {where}, logit gap {divergence.logit_gap:.1e}"
+    )
+
+
+def _memory(memory: "Memory") -> str:
+    peaks = [f"plain {_megabytes(memory.plain_peak)}"]
+    if memory.mtp_peak is not None:
+        peaks.append(f"MTP {_megabytes(memory.mtp_peak)}")
+    parts = [f"target {_megabytes(memory.target)}"]
+    if memory.drafter:
+        parts.append(f"drafter {_megabytes(memory.drafter)}")
+    parts.append(f"keys and values {_megabytes(memory.key_values)}")
+    return f"{', '.join(peaks)} ({', '.join(parts)})"
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:.1f} MB" if count < 1e9 else f"{count / 1e9:.2f} GB"
+
+
+def _spread(spread: "Spread") -> str:
+    return f"{spread.median:.1f} ({spread.lower:.1f}–{spread.upper:.1f})"
