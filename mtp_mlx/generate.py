@@ -182,10 +182,11 @@ def draft_tokens(
         ids,
         draft_model=drafter,
         num_draft_tokens=num_draft_tokens,
-        max_tokens=num_draft_tokens + 2,
+        max_tokens=1,
         choice=Choice(),
     )
-    outcome, state = stream.prefill()
+    outcome, hidden = stream.prefill()
+    state = stream.round.draft(stream.cache, outcome, hidden, num_draft_tokens)
     return outcome.read()[0][0], state.drafts[0].tolist()
 
 

@@ -59,42 +59,50 @@ class TokenStream:
     def __iter__(self) -> Iterator[Emitted]:
         emitted, start = 0, self.cache.offset + len(self.prompt)
         try:
-            outcome, state = self.prefill()
-            tokens, accepted = self._cut(outcome.read()[0]), 0
-            while tokens:
-                logits, more = outcome.logits, self.remaining > 0 and tokens[-1] not in self.stop_ids
-                if more:
-                    outcome, state = self._dispatch(state)
+            outcome, hidden = self.prefill()
+            tokens = self._cut(outcome.read()[0])
+            emitted += 1
+            # The first token does not wait for drafts, nor for the tracing of the first round.
+            yield Emitted(tokens[0], outcome.logits[0, 0], False, self.speculation)
+            if self._ended(tokens):
+                return
+            outcome, state = self._dispatch(self._draft(outcome, hidden, self.remaining - 1))
+            while outcome is not None:
+                tokens, accepted, logits = self._finish(outcome, state)
+                outcome, state = (None, None) if self._ended(tokens) else self._dispatch(state)
                 for i, token in enumerate(tokens):
                     emitted += 1
                     yield Emitted(token, logits[0, i], i < accepted, self.speculation)
-                tokens, accepted = self._finish(outcome, state) if more else ([], 0)
         finally:
             if emitted:
                 self.cache.set_length(start + emitted - 1)
 
-    def prefill(self) -> tuple[Outcome, State]:
-        """Starts processing the prompt, choosing the first token and drafting after it."""
+    def prefill(self) -> tuple[Outcome, mx.array]:
+        """Processes the prompt and chooses the first token; also gives the hidden state [1, 1, D] it came from."""
         prompt = mx.array([self.prompt])
         hidden = prefill(self.round.model, prompt, self.cache, self.prefill_step_size, self.progress)
-        return self._with_drafts(self.round.first(hidden, self.prompt), hidden)
+        outcome = self.round.first(hidden, self.prompt)
+        mx.async_eval(outcome.decided, outcome.logits, hidden, self.cache.arrays)
+        return outcome, hidden
+
+    def _ended(self, tokens: list[int]) -> bool:
+        return self.remaining == 0 or tokens[-1] in self.stop_ids
+
+    def _draft(self, outcome: Outcome, hidden: mx.array, most: int) -> State:
+        return self.round.draft(self.cache, outcome, hidden, max(0, min(self.depth.choose(), most)))
 
     def _dispatch(self, state: State) -> tuple[Outcome, State]:
         """Starts verifying `state` and drafting after it, without waiting."""
         self._dispatched = time.perf_counter()
-        state.drafts = state.drafts[:, : self.remaining - 1]  # never past the limit
+        state.drafts = state.drafts[:, : self.remaining - 1]  # the target adds one: never past the limit
         self.cache.reserve(1 + state.drafts.shape[1])
-        return self._with_drafts(*self.round.verify(self.cache, state, self.history[:-1]))
-
-    def _with_drafts(self, outcome: Outcome, hidden: mx.array) -> tuple[Outcome, State]:
-        # This outcome emits at least one token and the next round one more: only the rest can be drafts.
-        num_tokens = max(0, min(self.depth.choose(), self.remaining - 2))
-        state = self.round.draft(self.cache, outcome, hidden, num_tokens)
+        outcome, hidden = self.round.verify(self.cache, state, self.history[:-1])
+        state = self._draft(outcome, hidden, self.remaining - 2)  # this round emits one at least, the next another
         mx.async_eval(outcome.decided, outcome.logits, state.hidden, state.drafts, self.cache.arrays)
         return outcome, state
 
-    def _finish(self, outcome: Outcome, state: State) -> tuple[list[int], int]:
-        """Waits for a round; what it emits, and how many of those were drafts."""
+    def _finish(self, outcome: Outcome, state: State) -> tuple[list[int], int, mx.array]:
+        """Waits for a round; what it emits, how many of those were drafts, and the logits of its rows [1, k+1, V]."""
         tokens, accepted = outcome.read()
         verified, drafted = outcome.tokens.shape[1] - 1, state.drafts.shape[1]
         self.depth.observe(verified, accepted, drafted, time.perf_counter() - self._dispatched)
@@ -102,7 +110,7 @@ class TokenStream:
         tokens = self._cut(tokens)
         accepted = min(accepted, len(tokens))
         self.speculation = self.speculation.after(verified, accepted)
-        return tokens, accepted
+        return tokens, accepted, outcome.logits
 
     def _cut(self, tokens: list[int]) -> list[int]:
         """Ends the tokens after a stop id, and counts them."""
