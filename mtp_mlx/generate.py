@@ -5,9 +5,11 @@ Everything here is on the host: tokenizing, limits, text, timing. Tokens come fr
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 import mlx.core as mx
+from mlx_lm.generate import wired_limit
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from transformers import PreTrainedTokenizerBase
 
@@ -252,8 +254,8 @@ def _responses(
     """Turns emitted ids into text and times them."""
     detokenizer = tokenizer.detokenizer
     started, first = time.perf_counter(), None
-    tokens = iter(stream)
-    try:
+    # Wired memory is what keeps a large model on a Mac from being paged out between rounds.
+    with closing(iter(stream)) as tokens, wired_limit(stream.round.model, [mx.default_stream(mx.default_device())]):
         for n, emitted in enumerate(tokens, start=1):
             now = time.perf_counter()
             first = first or now
@@ -280,5 +282,3 @@ def _responses(
             )
             if finish:
                 return
-    finally:
-        tokens.close()

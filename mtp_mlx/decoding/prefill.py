@@ -31,6 +31,7 @@ def prefill(
     for start in range(0, total, step_size):
         if start:
             mx.eval(cache.arrays)
+            mx.clear_cache()  # the next chunk's arrays have other sizes
         if progress is not None:
             progress(start, total)
         hidden = model.model.prefill(prompt[:, start : start + step_size], cache)
