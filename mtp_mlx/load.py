@@ -57,10 +57,19 @@ def load_model(path_or_repo: str | Path) -> tuple[Gemma4, dict[str, Any]]:
 
 
 def load_tokenizer(path: Path, eos_token_ids: set[int]) -> TokenizerWrapper:
-    """The tokenizer in `path`; `eos_token_ids` are added to those it knows itself."""
+    """The tokenizer in `path`; `eos_token_ids` are added to those it knows itself.
+
+    Raises:
+        UserError: there is none, or its files cannot be read.
+    """
     if not (path / "tokenizer.json").exists():
         raise UserError("no tokenizer.json in the model folder", given=path, fix="download the model again")
-    return load_tokenizer_files(path, eos_token_ids=sorted(eos_token_ids))
+    try:
+        return load_tokenizer_files(path, eos_token_ids=sorted(eos_token_ids))
+    except Exception as error:  # as wide as it is because `tokenizers` raises bare Exception for what it cannot parse
+        raise UserError(
+            "cannot read the tokenizer", given=f"{path}: {error}", fix="download the model again"
+        ) from error
 
 
 def load_drafter(path_or_repo: str | Path, model: Target, *, draft_position: str = "next") -> Gemma4Assistant:
