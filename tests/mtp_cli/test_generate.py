@@ -1,0 +1,112 @@
+"""Whole transcripts of `mtp generate`."""
+
+import json
+import re
+
+from tests.mtp_cli.conftest import CONTEXT, mtp, without_template
+
+STATISTICS = """\
+==========
+Prompt: N tokens, N tokens-per-sec
+Generation: N tokens, N tokens-per-sec
+Peak memory: N GB
+Speculation: N rounds, N% of N drafts accepted (N% · N% by position), N tokens a round
+"""
+
+
+def without_numbers(text: str) -> str:
+    return re.sub(r"\d+(\.\d+)?", "N", text)
+
+
+def test_text_on_stdout_and_statistics_on_stderr(pair):
+    result = mtp("generate", "-p", "hello", "-m", "40", "--num-draft-tokens", "2", *pair.options)
+    assert result.exit_code == 0
+    assert re.fullmatch(r"[a-z ]{20,}\n", result.stdout)
+    assert without_numbers(result.stderr) == STATISTICS
+    assert "Generation: 40 tokens" in result.stderr
+
+
+def test_drafting_does_not_change_the_text(pair):
+    common = ("generate", "-p", "tell me", "-m", "50")
+    plain = mtp(*common, "--model", pair.target, "--no-draft")
+    assert without_numbers(plain.stderr) == "".join(STATISTICS.splitlines(keepends=True)[:-1])
+    for drafts in ("0", "1", "5", "auto"):
+        assert mtp(*common, *pair.options, "--num-draft-tokens", drafts).stdout == plain.stdout
+
+
+def test_the_prompt_from_stdin_or_from_a_file(pair, tmp_path):
+    file = tmp_path / "prompt.txt"
+    file.write_text("tell me")
+    common = ("generate", "-m", "20", *pair.options)
+    expected = mtp(*common, "--prompt", "tell me").stdout
+    assert expected
+    assert mtp(*common, "--prompt", "-", given="tell me").stdout == expected
+    assert mtp(*common, "--prompt-file", str(file)).stdout == expected
+
+
+def test_json_has_everything_and_is_alone(pair):
+    result = mtp("generate", "-p", "hello", "-m", "30", "--num-draft-tokens", "3", "--json", *pair.options)
+    assert result.stderr == ""
+    report = json.loads(result.stdout)
+    text = mtp("generate", "-p", "hello", "-m", "30", *pair.options).stdout
+    assert report["text"] + "\n" == text
+    assert len(report["tokens"]) == report["generation_tokens"] == 30
+    assert report["finish_reason"] == "length"
+    assert report["timings"]["prompt_tps"] > 0 and report["timings"]["generation_tps"] > 0
+    speculation = report["speculation"]
+    assert speculation["drafted"] >= speculation["rounds"] > 0
+    assert len(speculation["acceptance_by_position"]) == 3
+    assert 1 + speculation["accepted"] + (speculation["rounds"] - 1) + 1 == 30
+
+
+def test_json_without_a_drafter(pair):
+    report = json.loads(mtp("generate", "-p", "x", "-m", "3", "--json", "--model", pair.target, "--no-draft").stdout)
+    assert report["draft_model"] is None and report["speculation"] is None
+
+
+def test_stop_strings_end_the_text(pair):
+    common = ("generate", "-p", "hello", *pair.options)
+    text = mtp(*common, "-m", "60").stdout
+    stop = text[20:24]
+    result = mtp(*common, "-m", "60", "--stop", "NEVER", "--stop", stop, "--json")
+    report = json.loads(result.stdout)
+    assert report["text"] == text[: text.index(stop)]
+    assert report["finish_reason"] == "stop"
+
+
+def test_the_system_prompt_and_the_template_count(pair):
+    common = ("generate", "-p", "hello", "-m", "30", *pair.options)
+    texts = {mtp(*common).stdout, mtp(*common, "--system-prompt", "be brief").stdout, mtp(*common, "--raw").stdout}
+    assert len(texts) == 3
+    assert mtp(*common, "--ignore-chat-template").stdout == mtp(*common, "--raw").stdout
+
+
+def test_a_prompt_can_hold_a_bos_of_its_own(pair):
+    common = ("generate", "-m", "2", "--raw", "--json", *pair.options)
+    counts = [json.loads(mtp(*common, "-p", text).stdout)["prompt_tokens"] for text in ("hello", "<bos>hello")]
+    assert counts[0] == counts[1]
+
+
+def test_no_limit_goes_to_the_end_of_the_context(pair):
+    prompt = "x" * (CONTEXT - 40)
+    report = json.loads(mtp("generate", "-p", prompt, "--raw", "-m", "-1", "--json", *pair.options).stdout)
+    assert report["prompt_tokens"] + report["generation_tokens"] == CONTEXT
+    assert report["finish_reason"] == "length"
+
+
+def test_the_same_seed_draws_the_same_text(pair):
+    common = ("generate", "-p", "hello", "-m", "12", "--temp", "1.5", "--top-k", "20", "--top-p", "0.95", *pair.options)
+    first, again, other = (mtp(*common, "--seed", seed).stdout for seed in ("1", "1", "2"))
+    assert first == again != other
+
+
+def test_prefill_in_small_steps_changes_nothing(pair):
+    common = ("generate", "-p", "a rather long prompt, longer than the window", "-m", "20", *pair.options)
+    assert mtp(*common, "--prefill-step-size", "5").stdout == mtp(*common).stdout
+
+
+def test_a_model_without_a_chat_template_continues_the_prompt_and_says_so(pair, tmp_path):
+    folder = without_template(pair.target, tmp_path / "target")
+    result = mtp("generate", "-p", "hello", "-m", "5", "--model", folder, "--no-draft")
+    assert result.exit_code == 0
+    assert result.stderr.splitlines()[0] == "the model has no chat template: it continues the prompt as it is"
