@@ -97,8 +97,10 @@ class TokenStream:
         state.drafts = state.drafts[:, : self.remaining - 1]  # the target adds one: never past the limit
         self.cache.reserve(1 + state.drafts.shape[1])
         outcome, hidden = self.round.verify(self.cache, state, self.history[:-1])
+        # The device verifies while the host builds the graph that drafts.
+        mx.async_eval(outcome.decided, outcome.logits, hidden, self.cache.arrays)
         state = self._draft(outcome, hidden, self.remaining - 2)  # this round emits one at least, the next another
-        mx.async_eval(outcome.decided, outcome.logits, state.hidden, state.drafts, self.cache.arrays)
+        mx.async_eval(state.token, state.hidden, state.drafts)
         return outcome, state
 
     def _finish(self, outcome: Outcome, state: State) -> tuple[list[int], int, mx.array]:
