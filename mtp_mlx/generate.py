@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cached_property
 
 import mlx.core as mx
 from mlx_lm.generate import wired_limit
@@ -37,7 +38,8 @@ class GenerationResponse:
     Attributes:
         text: the next piece of text, possibly empty.
         token: the token id.
-        logprobs: log-probabilities [V] of the target where the token was chosen.
+        logits: the target's logits [V] where the token was chosen, softcapped and processed.
+        logprobs: log-probabilities [V] there; computed when asked for.
         from_draft: whether the drafter proposed it.
         prompt_tokens: tokens in the prompt.
         prompt_tps: prompt tokens a second, up to the first token.
@@ -50,7 +52,7 @@ class GenerationResponse:
 
     text: str
     token: int
-    logprobs: mx.array
+    logits: mx.array
     from_draft: bool
     prompt_tokens: int
     prompt_tps: float
@@ -59,6 +61,10 @@ class GenerationResponse:
     peak_memory: float
     finish_reason: str | None = None
     speculation: Speculation = Speculation()
+
+    @cached_property
+    def logprobs(self) -> mx.array:
+        return log_softmax(self.logits)
 
 
 def generate_step(
@@ -270,7 +276,7 @@ def _responses(
             yield GenerationResponse(
                 text=text,
                 token=emitted.token,
-                logprobs=log_softmax(emitted.logits),
+                logits=emitted.logits,
                 from_draft=emitted.from_draft,
                 prompt_tokens=prompt_tokens,
                 prompt_tps=prompt_tokens / (first - started),
