@@ -80,14 +80,14 @@ ARCHITECTURES: dict[str, Config] = {
 }
 
 # Means of norms, and standard deviations of matrices as multiples of fan_in ** -0.5, where they are not 1. Scales are
-# free of chaos, which would amplify float32's rounding a thousandfold, yet attention is sharp and logits reach ±20.
+# free of chaos, which would amplify float32's rounding a thousandfold, yet attention is sharp and logits reach ±15.
 _SCALES = {
-    "lm_head": 5.0,
+    "lm_head": 4.0,
     "embed_tokens.": 1.5,
     "q_norm": 0.3,
-    "post_per_layer_input_norm": 0.25,
-    "post_attention_layernorm": 0.7,
-    "post_feedforward_layernorm": 0.7,
+    "post_per_layer_input_norm": 0.12,
+    "post_attention_layernorm": 0.5,
+    "post_feedforward_layernorm": 0.5,
 }
 
 

@@ -14,7 +14,7 @@ from tests.tiny import build_drafter, build_target, drafter_config, target_confi
 
 FOLDER = Path(__file__).parent
 HEADS = ("clustered", "full")
-TOLERANCE = 1e-4  # of float32 logits up to 20; transformers in float64 differs from itself by up to 3e-5
+TOLERANCE = 1e-4  # of float32 logits up to 15; transformers in float64 differs from itself by up to 2e-5
 
 
 @dataclass(frozen=True)
