@@ -66,20 +66,25 @@ class Conversation:
         messages = [*self.messages, {"role": "user", "content": text}]
         ids = render(self.pair.tokenizer, messages)
         new = self.cache.begin(ids)
-        turn, answer = Turn(kept=len(ids) - len(new)), []
+        turn, pieces = Turn(kept=len(ids) - len(new)), []
+
+        def keep_and_show(piece: "Piece") -> None:
+            pieces.append(piece)
+            show(piece)
+
         try:
-            self._generate(new, turn, interrupt, lambda piece: (show(piece), answer.append(piece)))
+            self._generate(new, turn, interrupt, keep_and_show)
         except StoppedError:
             turn.stopped = True
         except KeyboardInterrupt:
             turn.stopped = True
             self.cache.clear()  # it may have been interrupted in the middle of a write
         if turn.last is not None:
-            reply = "".join(piece.text for piece in answer if not piece.is_thought)
+            reply = "".join(piece.text for piece in pieces if not piece.is_thought)
             self.messages = [*messages, {"role": "assistant", "content": reply}]
         return turn
 
-    def _generate(self, prompt: list[int], turn: Turn, interrupt: Interrupt, show: "Callable[[Piece], Any]") -> None:
+    def _generate(self, prompt: list[int], turn: Turn, interrupt: Interrupt, show: "Callable[[Piece], None]") -> None:
         from mtp_mlx import stream_generate
         from mtp_mlx.reply import ReplyParser
 
@@ -94,9 +99,10 @@ class Conversation:
             **self.pair.draft_options,
         )
         try:
-            for turn.last in responses:
-                self.cache.record(turn.last.token)
-                for piece in parser.feed(turn.last.token):
+            for response in responses:
+                turn.last = response
+                self.cache.record(response.token)
+                for piece in parser.feed(response.token):
                     show(piece)
                 interrupt.check()
         finally:

@@ -1,0 +1,60 @@
+"""`mtp chat` in a real pseudo-terminal."""
+
+import re
+import sys
+
+import pytest
+
+from tests.mtp_cli.terminal import CTRL_C, CTRL_D, Terminal
+
+MTP = [sys.executable, "-c", "from mtp_cli.main import run; run()"]
+PROMPT = r">>> $"
+
+
+@pytest.fixture
+def chat(pair):
+    terminal = Terminal([*MTP, "chat", *pair.options, "--num-draft-tokens", "2", "--max-tokens", "150"])
+    terminal.expect(PROMPT)
+    yield terminal
+    terminal.close()
+
+
+def test_turns_a_stopped_reply_another_turn_and_the_end(chat):
+    assert re.search(r" · 2 drafts a round · /help for commands, Ctrl-D leaves\n>>> $", chat.text)
+
+    chat.type("hello\n")
+    shown = chat.expect(PROMPT)
+    first = re.match(
+        r"hello\n[a-z ]+\n150 tokens · \d+\.\d tok/s · \d\.\d\d tokens a round · "
+        r"prompt (\d+) new \+ 0 kept · cut off at --max-tokens 150\n>>> $",
+        shown,
+    )
+    assert first, shown
+    in_cache = int(first[1]) + 150 - 1
+
+    chat.type("tell me more\n")
+    shown = chat.expect(PROMPT)
+    assert re.search(rf"new \+ {in_cache} kept · cut off", shown), shown
+
+    chat.type("and more\n")
+    chat.expect("[a-z]{5,} [a-z]+ ")
+    chat.type(CTRL_C)
+    shown = chat.expect(PROMPT)
+    stopped = re.search(r"\n(\d+) tokens · .* prompt (\d+) new \+ (\d+) kept · stopped\n>>> $", shown)
+    assert stopped and int(stopped[1]) < 150, shown
+    in_cache = sum(int(count) for count in stopped.groups()) - 1
+
+    chat.type("go on\n")
+    shown = chat.expect(PROMPT)
+    kept = re.search(r"new \+ (\d+) kept", shown)
+    assert kept and in_cache - 8 <= int(kept[1]) <= in_cache, shown
+
+    chat.type(CTRL_D)
+    assert chat.wait() == 0
+    assert "Traceback" not in chat.text and "error" not in chat.text
+
+
+def test_ctrl_c_at_the_prompt_leaves_politely(chat):
+    chat.type("half a li" + CTRL_C)
+    assert chat.wait() == 0
+    assert "Traceback" not in chat.text and "KeyboardInterrupt" not in chat.text
