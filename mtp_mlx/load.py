@@ -1,5 +1,6 @@
 """From a checkpoint to modules: targets, drafters, tokenizers, and targets that mlx-lm has loaded already."""
 
+import weakref
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from mtp_mlx.errors import UserError
 from mtp_mlx.models.config import AssistantConfig, TextConfig
 from mtp_mlx.models.gemma4 import Gemma4
 from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
+from mtp_mlx.models.memo import weight_ids
 from mtp_mlx.pairing import check_pair, check_tokenizers
 from mtp_weights.layout import drafter_weights, target_weights
 from mtp_weights.locate import resolve
@@ -112,7 +114,18 @@ def as_target(model: Target) -> Gemma4:
         raise UserError(
             "the model must be a Gemma 4 target", given=type(model).__name__, fix="load it with mtp_mlx.load"
         )
-    return _adopt(inner)
+    weights = weight_ids(inner)
+    known, target = _ADOPTED.get(id(inner), ([], None))
+    if weights != known:
+        if target is None:
+            weakref.finalize(inner, _ADOPTED.pop, id(inner), None)
+        target = _adopt(inner)
+        _ADOPTED[id(inner)] = weights, target
+    return target
+
+
+# Targets over mlx-lm's models, by the id of the model, for as long as it lives: compiled functions stay with a target.
+_ADOPTED: dict[int, tuple[list[int], Gemma4]] = {}
 
 
 def _adopt(source: mlx_lm_gemma4_text.Model) -> Gemma4:

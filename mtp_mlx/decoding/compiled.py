@@ -7,7 +7,6 @@ and come out, so that MLX can update them in place. Weights are captured by the 
 from collections.abc import Callable
 
 import mlx.core as mx
-from mlx.utils import tree_flatten
 
 from mtp_mlx.decoding.depth import AutoDepth
 from mtp_mlx.decoding.round import Outcome, Round, State
@@ -15,6 +14,7 @@ from mtp_mlx.decoding.sampling import Choice
 from mtp_mlx.kv_cache import KVCache
 from mtp_mlx.models.gemma4 import Gemma4
 from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
+from mtp_mlx.models.memo import weight_ids
 
 
 class CompiledRound(Round):
@@ -58,10 +58,7 @@ class CompiledRound(Round):
 
 def compiled_round(model: Gemma4, drafter: Gemma4Assistant | None) -> CompiledRound:
     """The compiled rounds of this pair: made once, kept with the model, made again when weights have changed."""
-    # A trace captures the weight arrays. Training or loading an adapter replaces them, and old traces with them; an
-    # array that a trace holds stays alive, so its id is not given to another.
-    modules = [module for module in (model, drafter) if module is not None]
-    weights = [id(array) for module in modules for _, array in tree_flatten(module.parameters())]
+    weights = weight_ids(model, drafter)  # a trace captures the arrays; with other arrays it would be wrong
     known, round = model.memo.get(id(drafter), ([], None))
     if weights != known:
         round = CompiledRound(model, drafter)

@@ -8,7 +8,6 @@ Parameter names are the checkpoints' (and mlx-lm's). Layers know nothing of buff
 import math
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -17,6 +16,7 @@ from mlx_lm.models.switch_layers import SwitchGLU
 
 from mtp_mlx.kv_cache import MAX_DRAFT_TOKENS, ChunkStep, KVCache, Step, Uncached
 from mtp_mlx.models.config import LayerConfig, TextConfig
+from mtp_mlx.models.memo import Memo
 
 
 @partial(mx.compile, shapeless=True)
@@ -229,23 +229,6 @@ class Gemma4TextModel(nn.Module):
         for i in indices:
             x = self.layers[i](x, None if ple is None else ple[:, :, i], step)
         return x
-
-
-class Memo:
-    """Keeps a few things that were derived from a model, such as compiled functions, as long as the model lives."""
-
-    def __init__(self, most: int = 4):
-        self._most, self._items = most, {}
-
-    def get(self, key: int, default: Any) -> Any:
-        return self._items.get(key, default)
-
-    def put(self, key: int, value: Any) -> None:
-        """Remembers `value`, and forgets the oldest where there are too many."""
-        self._items.pop(key, None)
-        self._items[key] = value
-        if len(self._items) > self._most:
-            del self._items[next(iter(self._items))]
 
 
 class Gemma4(nn.Module):
