@@ -10,9 +10,10 @@ import mlx.core as mx
 
 from mtp_mlx.decoding.acceptance import count_agreeing
 from mtp_mlx.decoding.sampling import Choice
-from mtp_mlx.kv_cache import KVCache, RowsStep
+from mtp_mlx.kv_cache import KVCache
 from mtp_mlx.models.gemma4 import Gemma4
 from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
+from mtp_mlx.steps import RowsStep
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """Gemma 4 text decoder: E2B, E4B, 12B, 26B-A4B and 31B.
 
 Parameter names are the checkpoints' (and mlx-lm's). Layers know nothing of buffers or lengths: a *step* (see
-`kv_cache.py`) takes their keys and values and says what they may see. Architecture as in transformers'
+`steps.py`) takes their keys and values and says what they may see. Architecture as in transformers'
 `modeling_gemma4.py` and mlx-lm's `gemma4_text.py`.
 """
 
@@ -14,9 +14,10 @@ import mlx.nn as nn
 from mlx_lm.models.rope_utils import initialize_rope
 from mlx_lm.models.switch_layers import SwitchGLU
 
-from mtp_mlx.kv_cache import MAX_DRAFT_TOKENS, ChunkStep, KVCache, Step, Uncached
+from mtp_mlx.kv_cache import MAX_DRAFT_TOKENS, KVCache
 from mtp_mlx.models.config import LayerConfig, TextConfig
 from mtp_mlx.models.memo import Memo
+from mtp_mlx.steps import ChunkStep, Step, Uncached, step_for
 
 
 @partial(mx.compile, shapeless=True)
@@ -177,7 +178,7 @@ class Gemma4TextModel(nn.Module):
         """Token ids [B, L] -> hidden states [B, L, D] after the final norm, appending to `cache` where one is given."""
         if cache is None:
             return self.forward(inputs, Uncached(self.config, inputs.shape[1]))
-        step = cache.step(inputs.shape[1])
+        step = step_for(cache, inputs.shape[1])
         hidden = self.forward(inputs, step)
         step.commit()
         return hidden
@@ -193,7 +194,7 @@ class Gemma4TextModel(nn.Module):
 
         KV-shared layers compute that row only. It is lazy: leave it unevaluated for all chunks but the last.
         """
-        step = cache.step(inputs.shape[1])
+        step = step_for(cache, inputs.shape[1])
         x = self.embed(inputs)
         ple = self.per_layer_inputs(inputs, x)
         x = self.run_owners(x, ple, step)

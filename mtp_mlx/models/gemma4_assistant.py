@@ -8,10 +8,11 @@ transformers' `modeling_gemma4_assistant.py`.
 import mlx.core as mx
 import mlx.nn as nn
 
-from mtp_mlx.kv_cache import DraftStep, KVCache
+from mtp_mlx.kv_cache import KVCache
 from mtp_mlx.models.clustered_head import ClusteredHead
 from mtp_mlx.models.config import AssistantConfig
 from mtp_mlx.models.gemma4 import Gemma4, Gemma4TextModel
+from mtp_mlx.steps import DraftStep
 
 
 class Gemma4Assistant(nn.Module):

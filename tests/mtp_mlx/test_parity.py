@@ -7,7 +7,7 @@ from mlx_lm.utils import load_model as mlx_lm_load_model
 
 from mtp_mlx import draft_tokens, generate_step
 from mtp_mlx.decoding.prefill import prefill
-from mtp_mlx.kv_cache import DraftStep
+from mtp_mlx.steps import DraftStep
 from tests.reference.cases import HEADS, TOLERANCE, Case, case, gap
 from tests.tiny import ARCHITECTURES, build_target, multimodal, random_weights, target_config, write_checkpoint
 

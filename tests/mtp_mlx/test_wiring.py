@@ -9,8 +9,8 @@ import mlx.core as mx
 import mlx.nn as nn
 import pytest
 
-from mtp_mlx.kv_cache import DraftStep
 from mtp_mlx.models.config import FULL, SLIDING
+from mtp_mlx.steps import DraftStep
 from tests.reference.cases import HEADS, TOLERANCE, Case, case, gap
 from tests.tiny import ARCHITECTURES, build_target, target_config
 
