@@ -10,6 +10,7 @@ from rich.text import Text
 from mtp_cli.pair import Pair
 
 if TYPE_CHECKING:
+    from mtp_mlx import Speculation
     from mtp_mlx.bench.report import Memory, PromptResult, Report, Spread, Summary
 
 
@@ -60,9 +61,8 @@ def _row(summary: "Summary") -> list[str]:
 def _facts(report: "Report", pair: Pair) -> list[tuple[str, str]]:
     speculation = report.overall.speculation
     facts = [("protocol", _protocol(report))]
-    if speculation is not None and speculation.drafted:
-        by_position = " · ".join(f"{rate:.0%}" for rate in speculation.acceptance_by_position)
-        facts.append(("accepted", f"{speculation.acceptance_rate:.0%} of the drafts; by position {by_position}"))
+    if speculation is not None:
+        facts.append(("accepted", _acceptance(speculation)))
     if report.memory.mtp_peak is not None:
         facts.append(("output", _equality(report, pair)))
     machine = report.machine
@@ -79,6 +79,13 @@ def _protocol(report: "Report") -> str:
     repeats = "1 run" if report.repeats == 1 else f"{report.repeats} runs"
     drafts = f", drafts a round: {report.num_draft_tokens}" if report.memory.mtp_peak is not None else ""
     return f"greedy, {report.num_tokens} tokens a run (stop ids ignored), {repeats} of each prompt{drafts}"
+
+
+def _acceptance(speculation: "Speculation") -> str:
+    if not speculation.drafted:
+        return "nothing was drafted, because it does not pay here"
+    by_position = " · ".join(f"{rate:.0%}" for rate in speculation.acceptance_by_position)
+    return f"{speculation.acceptance_rate:.0%} of the drafts; by position {by_position}"
 
 
 def _equality(report: "Report", pair: Pair) -> str:

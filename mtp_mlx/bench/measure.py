@@ -59,13 +59,13 @@ def measure(
 
     Raises:
         MisuseError: too few tokens or repeats, or a prompt that leaves no room for them in the context.
-        UserError: drafting was asked for, and nothing was drafted.
+        UserError: drafting was asked for, and nothing was ever drafted. ("auto" may try it and find that it does not
+            pay: that is a result.)
     """
     _check(model, workloads, num_tokens, repeats)
     bench = _Bench(model, drafter, num_draft_tokens, num_tokens)
     results = bench.run_all(workloads, repeats, progress or (lambda done, total: None))
-    runs = [run for result in results for run in result.mtp]
-    if runs and num_draft_tokens != 0 and not any(run.speculation.drafted for run in runs):
+    if drafter is not None and num_draft_tokens != 0 and not bench.drafted:
         raise UserError("nothing was drafted", given=f"{num_tokens} tokens a prompt", fix="measure more tokens")
     return Report(
         model=model.name,
@@ -101,7 +101,8 @@ class _Bench:
     def __init__(self, model: Gemma4, drafter: Gemma4Assistant | None, num_draft_tokens: int | str, num_tokens: int):
         self.model, self.drafter = model, drafter
         self.num_draft_tokens, self.num_tokens = num_draft_tokens, num_tokens
-        self.key_values = 0
+        self.key_values = 0  # bytes, the most of any run
+        self.drafted = 0  # in all runs, also in those that do not count
 
     def run_all(self, workloads: Sequence[Workload], repeats: int, progress: Progress) -> list[PromptResult]:
         results = [PromptResult(work.category, work.text, len(work.ids)) for work in workloads]
@@ -142,6 +143,7 @@ class _Bench:
             tokens.append(emitted.token)
             times.append(time.perf_counter())
         self.key_values = max(self.key_values, cache.nbytes)
+        self.drafted += emitted.speculation.drafted
         return Run(tokens, times[0] - started, times[-1] - times[0], mx.get_peak_memory(), emitted.speculation)
 
     def compared(self, work: Workload, result: PromptResult) -> PromptResult:
