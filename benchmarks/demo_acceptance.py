@@ -21,11 +21,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-import mtp_mlx  # first: loads OpenBLAS before MLX
-import mlx.core as mx  # noqa: I001
+import mlx.core as mx
 from mlx_lm.sample_utils import make_sampler
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
+import mtp_mlx
 from mtp_mlx.decoding.acceptance import count_agreeing
 from mtp_mlx.generate import tokenize
 from mtp_mlx.models.gemma4 import Gemma4
@@ -35,7 +35,7 @@ from mtp_mlx.training import observe
 from mtp_mlx.training.unroll import unroll
 
 HELD_OUT = Path(__file__).parents[1] / "weights" / "mtp_weights" / "demo" / "heldout.jsonl"
-PREFIXES = (0, 12, 40)  # tokens of the real continuation that follow the prompt
+PREFIXES = (0, 6, 20, 40)  # tokens of the real continuation that follow the prompt
 MOST_DRAFTS = 6
 GRAM = 8
 

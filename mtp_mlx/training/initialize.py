@@ -1,0 +1,61 @@
+"""A new drafter that starts from what its target knows already."""
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_map_with_path
+
+from mtp_mlx.models.config import AssistantConfig
+from mtp_mlx.models.gemma4 import Gemma4
+from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
+from mtp_mlx.pairing import check_pair
+from mtp_mlx.training.clusters import cluster_tokens
+
+
+def new_drafter(target: Gemma4, config: AssistantConfig) -> Gemma4Assistant:
+    """A drafter for `target`, ready to be trained.
+
+    It thinks in the main directions of the target's embedding space: its embedding is a PCA of the target's, and the
+    projections lead into and out of that subspace. The clustered head starts with clusters of that embedding. Matrices
+    within the layers are random.
+
+    Raises:
+        UserError: the configuration does not fit the target.
+    """
+    check_pair(target.config, config)
+    drafter = Gemma4Assistant(config)
+    drafter.update(tree_map_with_path(_random, drafter.parameters()))
+    table = target.model.embed_tokens(mx.arange(target.config.vocab_size)).astype(mx.float32)
+    basis = principal_directions(table, config.text.hidden_size)
+    embedding = table @ basis
+    drafter.model.embed_tokens.weight = embedding
+    drafter.pre_projection.weight = mx.concatenate([basis, basis], axis=0).T * 0.5**0.5
+    drafter.post_projection.weight = basis
+    if config.use_ordered_embeddings:
+        _start_clusters(drafter, embedding)
+    drafter.train()
+    mx.eval(drafter.parameters())
+    return drafter
+
+
+def principal_directions(table: mx.array, count: int) -> mx.array:
+    """Orthonormal main directions of the rows of `table` [V, D], without centring -> [D, count]."""
+    if count == table.shape[1]:
+        return mx.eye(count)
+    _, vectors = mx.linalg.eigh(table.T @ table, stream=mx.cpu)  # eigenvalues ascend
+    return vectors[:, ::-1][:, :count]
+
+
+def _random(path: str, array: mx.array) -> mx.array:
+    """Linear layers at fan_in^-0.5. Attention scale is 1.0 in Gemma 4, so the query norm starts at head_dim^-0.5."""
+    if path.endswith("q_norm.weight"):
+        return mx.full(array.shape, array.shape[0] ** -0.5)
+    if array.ndim == 2:
+        return mx.random.normal(array.shape) * array.shape[1] ** -0.5
+    return array
+
+
+def _start_clusters(drafter: Gemma4Assistant, embedding: mx.array) -> None:
+    head: nn.Module = drafter.masked_embedding
+    head.token_ordering = cluster_tokens(embedding, head.num_centroids)
+    head.centroids.weight = embedding[head.token_ordering].reshape(head.num_centroids, -1, embedding.shape[1]).mean(1)
+    head.freeze(keys=["token_ordering"], recurse=False)

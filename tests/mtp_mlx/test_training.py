@@ -1,0 +1,177 @@
+"""Training a drafter on a frozen target: the vectorized forward, the loss, the clusters, the checkpoint."""
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from mlx.utils import tree_flatten
+
+from mtp_mlx.load import load_drafter
+from mtp_mlx.models.config import FULL, SLIDING, AssistantConfig, TextConfig
+from mtp_mlx.models.gemma4 import Gemma4
+from mtp_mlx.steps import DraftStep
+from mtp_mlx.training import Objective, Trainer, continue_prompts, new_drafter, observe, save_drafter
+from mtp_mlx.training.clusters import cluster_tokens
+from mtp_mlx.training.initialize import principal_directions
+from mtp_mlx.training.trainer import linear_decay
+from mtp_mlx.training.unroll import unroll
+
+VOCAB, WINDOW = 128, 6
+SHAPE = {
+    "model_type": "gemma4_text",
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+    "global_head_dim": 32,
+    "sliding_window": WINDOW,
+}
+DRAFTER = {
+    "model_type": "gemma4_assistant",
+    "backbone_hidden_size": 32,
+    "use_ordered_embeddings": True,
+    "num_centroids": 16,
+    "centroid_intermediate_top_k": 16,
+    "text_config": {**SHAPE, "hidden_size": 16, "num_hidden_layers": 2, "layer_types": [SLIDING, FULL]},
+}
+
+
+@pytest.fixture
+def target() -> Gemma4:
+    mx.random.seed(3)
+    config = {
+        **SHAPE,
+        "num_hidden_layers": 4,
+        "layer_types": [SLIDING, FULL] * 2,
+        "num_kv_shared_layers": 2,
+        "hidden_size_per_layer_input": 8,
+        "vocab_size_per_layer_input": VOCAB,
+    }
+    model = Gemma4(TextConfig.from_dict(config))
+    mx.eval(model.parameters())
+    return model
+
+
+@pytest.fixture
+def drafter(target):
+    return new_drafter(target, AssistantConfig.from_dict(DRAFTER))
+
+
+@pytest.mark.parametrize("position", ["next", "last_cached"])
+def test_unrolled_anchors_equal_draft_steps_over_a_real_cache(target, drafter, position):
+    steps, tokens = 3, mx.random.randint(0, VOCAB, (2, 22))
+    drafter.draft_position = position
+    states = unroll(drafter, target, observe(target, tokens, dtype=mx.float32), steps)
+    assert [s.shape for s in states] == [(2, 22 - steps, 16)] * steps
+    for anchor in range(1, 22 - steps + 1):
+        cache = target.make_cache(slots=2)
+        hidden = target.model(tokens[:, :anchor], cache)[:, -1:]
+        seen = DraftStep(cache, position)
+        for j in range(steps):
+            own, hidden = drafter.step(target, tokens[:, anchor + j : anchor + j + 1], hidden, seen)
+            np.testing.assert_allclose(states[j][:, anchor - 1], own[:, 0], atol=1e-5, rtol=0)
+
+
+def test_training_lets_the_drafter_agree_with_the_target_and_leaves_the_target_alone(target, drafter):
+    examples = observe(target, mx.random.randint(0, VOCAB, (16, 24)))
+    before = [mx.array(array) for _, array in tree_flatten(target.parameters())]
+    ordering = mx.array(drafter.masked_embedding.token_ordering)
+    trainer = Trainer(drafter, target, Objective(num_steps=3))
+    start_loss, start_agreement = trainer.evaluate(examples)
+    for step in range(40):
+        trainer.step(next(examples.batches(8)), step / 40)
+    loss, agreement = trainer.evaluate(examples)
+    assert loss < 0.5 * start_loss
+    assert min(agreement) > 0.8 > 0.4 > max(start_agreement)
+    assert trainer.steps == 40
+    assert mx.array_equal(drafter.masked_embedding.token_ordering, ordering)
+    after = [array for _, array in tree_flatten(target.parameters())]
+    assert all(mx.array_equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+def test_cluster_loss_moves_the_centroids_only(target, drafter):
+    examples = observe(target, mx.random.randint(0, VOCAB, (2, 12)))
+
+    def loss(parameters):
+        drafter.update(parameters)
+        return Objective(num_steps=2, cluster_weight=1.0)(drafter, target, examples)[0]
+
+    def without(parameters):
+        drafter.update(parameters)
+        return Objective(num_steps=2, cluster_weight=0.0)(drafter, target, examples)[0]
+
+    parameters = drafter.trainable_parameters()
+    pairs = zip(*(tree_flatten(mx.grad(f)(parameters)) for f in (loss, without)), strict=True)
+    moved = [name for (name, a), (_, b) in pairs if not mx.allclose(a, b, atol=1e-7)]
+    assert moved == ["masked_embedding.centroids.weight"]
+
+
+def test_the_newest_draft_weighs_least():
+    assert Objective(num_steps=4, step_decay=0.5).weights == [1.0, 0.5, 0.25, 0.125]
+
+
+def test_checkpoint_is_what_load_drafter_reads(target, drafter, tmp_path):
+    save_drafter(drafter, DRAFTER, tmp_path / "drafter")
+    stored = mx.load(str(tmp_path / "drafter" / "model.safetensors"))
+    assert stored["masked_embedding.token_ordering"].dtype == mx.int64
+    assert stored["model.layers.1.self_attn.q_proj.weight"].dtype == mx.bfloat16
+    loaded = load_drafter(tmp_path / "drafter", target)
+    for (name, a), (other, b) in zip(
+        tree_flatten(drafter.parameters()), tree_flatten(loaded.parameters()), strict=True
+    ):
+        assert name == other
+        np.testing.assert_array_equal(a.astype(mx.bfloat16).astype(mx.float32), b.astype(mx.float32))
+
+
+def test_new_drafter_of_the_targets_width_starts_with_its_embedding(target):
+    full_width = {**DRAFTER, "text_config": {**DRAFTER["text_config"], "hidden_size": 32}}
+    drafter = new_drafter(target, AssistantConfig.from_dict(full_width))
+    assert mx.array_equal(drafter.model.embed_tokens.weight, target.model.embed_tokens.weight)
+    assert mx.array_equal(drafter.post_projection.weight, mx.eye(32))
+
+
+def test_principal_directions_keep_the_longest_axes():
+    table = mx.random.normal((200, 4)) * mx.array([1.0, 9.0, 3.0, 0.1])
+    basis = principal_directions(table, 2)
+    np.testing.assert_allclose(basis.T @ basis, np.eye(2), atol=1e-5)
+    assert mx.argmax(mx.abs(basis), axis=0).tolist() == [1, 2]
+
+
+def test_clusters_are_equal_and_keep_neighbours_together():
+    centres = mx.random.normal((8, 16))
+    ids = mx.random.permutation(64)
+    points = mx.zeros((64, 16))
+    points[ids] = mx.repeat(centres, 8, axis=0) + 0.05 * mx.random.normal((64, 16))
+    ordering = cluster_tokens(points, 8)
+    assert sorted(ordering.tolist()) == list(range(64))
+    groups = [{i // 8 for i in range(64) if ids[i].item() in cluster} for cluster in ordering.reshape(8, 8).tolist()]
+    assert all(len(group) == 1 for group in groups)
+
+
+@pytest.mark.parametrize("clusters", [3, 128])
+def test_clusters_need_a_power_of_two_that_divides_the_vocabulary(clusters):
+    with pytest.raises(ValueError, match=f"power of two that divides 64: {clusters}"):
+        cluster_tokens(mx.random.normal((64, 4)), clusters)
+
+
+def test_continuations_are_greedy_at_temperature_0_and_sampled_above(target):
+    prompts = mx.random.randint(0, VOCAB, (2, 9))
+    temperatures = mx.concatenate([mx.zeros((2, 10)), mx.full((2, 10), 5.0)], axis=1)
+    rows = continue_prompts(target, prompts, temperatures)
+    assert rows.shape == (2, 29) and mx.array_equal(rows[:, :9], prompts)
+    choices = mx.argmax(target(rows), axis=-1)
+    assert mx.array_equal(rows[:, 9:19], choices[:, 8:18])
+    assert (rows[:, 19:] == choices[:, 18:-1]).mean() < 0.5
+    again = continue_prompts(target, prompts, temperatures)
+    assert mx.array_equal(again[:, :19], rows[:, :19]) and not mx.array_equal(again, rows)
+
+
+def test_batches_cover_every_sequence_once(target):
+    examples = observe(target, mx.arange(10)[:, None] + mx.arange(5), batch=4)
+    seen = [row for batch in examples.batches(3) for row in batch.tokens[:, 0].tolist()]
+    assert len(seen) == 9 and len(set(seen)) == 9 and set(seen) <= set(range(10))
+
+
+def test_rate_falls_to_nothing_at_the_end():
+    assert [linear_decay(p, 0.4) for p in (0.0, 0.6, 0.8, 1.0)] == pytest.approx([1.0, 1.0, 0.5, 0.0])
