@@ -13,7 +13,6 @@ from mtp_mlx.kv_cache import KeysValues
 from mtp_mlx.models.config import FULL, SLIDING
 from mtp_mlx.models.gemma4 import Gemma4
 from mtp_mlx.steps import Uncached
-from mtp_mlx.steps import Uncached
 
 
 @dataclass

@@ -12,7 +12,6 @@ from mtp_mlx.models.config import FULL, SLIDING
 from mtp_mlx.models.gemma4 import Gemma4
 from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
 from mtp_mlx.steps import Mask
-from mtp_mlx.steps import Mask
 from mtp_mlx.training.examples import Examples
 
 
