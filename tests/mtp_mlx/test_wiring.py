@@ -7,17 +7,26 @@ from collections.abc import Callable
 
 import mlx.core as mx
 import mlx.nn as nn
+import numpy as np
 import pytest
 
+from mtp_mlx.decoding.depth import FixedDepth
+from mtp_mlx.decoding.prefill import prefill
+from mtp_mlx.decoding.round import Round
+from mtp_mlx.decoding.sampling import Choice
+from mtp_mlx.decoding.stream import TokenStream
+from mtp_mlx.kv_cache import KVCache
 from mtp_mlx.models.config import FULL, SLIDING
+from mtp_mlx.models.gemma4 import Gemma4
+from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
 from mtp_mlx.steps import DraftStep
 from tests.reference.cases import HEADS, TOLERANCE, Case, case, gap
-from tests.tiny import ARCHITECTURES, build_target, target_config
+from tests.tiny import ARCHITECTURES, ScriptedDrafter, build_target, target_config
 
 VISIBLE = 1000 * TOLERANCE
 
 
-class Round:
+class FirstRound:
     """The first draft steps after the golden's longest prompt, open to rewiring."""
 
     def __init__(self, case: Case, head: str):
@@ -39,8 +48,8 @@ class Round:
 
 
 @pytest.fixture(params=ARCHITECTURES)
-def wired(request: pytest.FixtureRequest) -> Callable[[str], Round]:
-    return lambda head="full": Round(case(request.param), head)
+def wired(request: pytest.FixtureRequest) -> Callable[[str], FirstRound]:
+    return lambda head="full": FirstRound(case(request.param), head)
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -133,7 +142,7 @@ def test_window_one_key_too_short_or_too_long(wired, extra):
 
 
 def test_draft_position_is_the_drafters_choice():
-    round = Round(case("e2b"), "full")
+    round = FirstRound(case("e2b"), "full")
     token = round.tokens[0]
     drafts = {}
     for position in ("next", "last_cached"):
@@ -141,6 +150,36 @@ def test_draft_position_is_the_drafters_choice():
         drafts[position] = round.drafter.draft(round.target, round.cache, token, round.hidden, 5).tolist()
     assert drafts["next"] == [round.tokens[1:].flatten().tolist()]
     assert drafts["last_cached"] != drafts["next"]
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_drafts_of_every_round_are_those_of_a_first_round(name, head):
+    """Rejected rows, wrapped rings and what was drafted before must leave no trace in what the drafter sees."""
+    target, prompt, drafter = case(name).target, case(name).ids[:20], case(name).drafter(head)
+    text = prompt + case(name).golden["greedy"].tolist()
+    spy = Spy(drafter, ScriptedDrafter(text, np.random.RandomState(0).rand(len(text)) < 0.3, 128))
+    stream = TokenStream(Round(target, spy, Choice()), target.make_cache(), prompt, max_tokens=56, depth=FixedDepth(4))
+    assert [emitted.token for emitted in stream] == text[20:76]
+    accepted = stream.speculation.accepted_by_position
+    assert stream.speculation.rounds > accepted[0] > accepted[-1] > 0
+    for length, token, drafts in spy.seen:
+        cold = target.make_cache()
+        hidden = prefill(target, mx.array([text[:length]]), cold)
+        assert token.item() == text[length]
+        assert mx.array_equal(drafts, drafter.draft(target, cold, token, hidden, drafts.shape[1]))
+
+
+class Spy(nn.Module):
+    """Proposes what `script` does, and notes what `drafter` would have: (cached tokens, last token, drafts)."""
+
+    def __init__(self, drafter: Gemma4Assistant, script: ScriptedDrafter):
+        super().__init__()
+        self.drafter, self.script, self.seen = drafter, script, []
+
+    def draft(self, target: Gemma4, cache: KVCache, token: mx.array, *rest) -> mx.array:
+        self.seen.append((cache.lengths.item(), token, self.drafter.draft(target, cache, token, *rest)))
+        return self.script.draft(target, cache, token, *rest)
 
 
 class Constant(nn.Module):
