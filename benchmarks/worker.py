@@ -54,10 +54,11 @@ def _serve(connection: Connection, make_engine: Callable[..., Engine], args: tup
             request = connection.recv()
         except EOFError:
             return
-        connection.send(_warm_run(engine, *request))
+        connection.send(warm_run(engine, *request))
 
 
-def _warm_run(engine: Engine, prompt: list[int], num_tokens: int, drafts: int | str) -> Run:
+def warm_run(engine: Engine, prompt: list[int], num_tokens: int, drafts: int | str) -> Run:
+    """`timed`, from compiled functions only."""
     for _ in range(MOST_TRIES):
         traces = engine.traces
         run = timed(engine, prompt, num_tokens, drafts)
