@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from mtp_mlx import Speculation
     from mtp_mlx.bench.report import Memory, PromptResult, Report, Spread, Summary
 
+NOTICEABLE = 1.03  # speeds of one and the same thing differ by about this much from run to run
+
 
 def print_report(report: "Report", pair: Pair) -> None:
     """Prints to stdout; without a terminal, plain text of any width."""
@@ -20,6 +22,8 @@ def print_report(report: "Report", pair: Pair) -> None:
     if not console.is_terminal:
         console = Console(highlight=False, width=120)
     console.print(_table(report, box.SIMPLE_HEAD if console.is_terminal else None), "")
+    if report.overall.speed_up is not None:
+        console.print(f"{_verdict(report)}\n", style="bold", markup=False)
     if console.is_terminal:
         facts = Table.grid("name", "value", padding=(0, 2, 0, 0))
         for name, value in _facts(report, pair):
@@ -56,6 +60,14 @@ def _row(summary: "Summary") -> list[str]:
             f"{summary.speculation.mean_acceptance_length:.2f}",
         ]
     return [*row, f"{summary.repeated_share:.0%}"]
+
+
+def _verdict(report: "Report") -> str:
+    speed_up = report.overall.speed_up.median
+    output = "other output (see below)" if report.diverged else "equal output"
+    if speed_up < NOTICEABLE:
+        return f"MTP is not faster than plain decoding here: {speed_up:.2f}×, with {output}."
+    return f"MTP decodes {speed_up:.2f}× as fast as plain decoding here, with {output}."
 
 
 def _facts(report: "Report", pair: Pair) -> list[tuple[str, str]]:

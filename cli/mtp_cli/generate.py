@@ -22,7 +22,14 @@ DEFAULT_MAX_TOKENS = 256  # mlx-lm's chat's
 
 def generate(
     prompt: Annotated[
-        str | None, typer.Option("--prompt", "-p", metavar="TEXT", help="The prompt; '-' reads it from stdin.")
+        str | None,
+        typer.Option(
+            "--prompt",
+            "-p",
+            metavar="TEXT",
+            help="The prompt; '-' reads it from stdin.",
+            callback=options.check_text,
+        ),
     ] = None,
     prompt_file: Annotated[
         Path | None, typer.Option("--prompt-file", metavar="FILE", help="Read the prompt from a text file.")
@@ -33,7 +40,10 @@ def generate(
         typer.Option("--raw", "--ignore-chat-template", help="Continue the prompt as it is, without a chat template."),
     ] = False,
     stop: Annotated[
-        list[str] | None, typer.Option("--stop", metavar="TEXT", help="End before this text; can be repeated.")
+        list[str] | None,
+        typer.Option(
+            "--stop", metavar="TEXT", help="End before this text; can be repeated.", callback=options.check_text
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object with all there is to know.")] = False,
     model: options.Model = "demo",
@@ -76,7 +86,7 @@ def _read_prompt(prompt: str | None, file: Path | None) -> str:
     elif prompt == "-":
         text = _decode(sys.stdin.buffer.read(), "stdin")
     else:
-        text = _decode(prompt.encode("utf-8", "surrogateescape"), "--prompt")
+        text = prompt
     if not text.strip():
         raise MisuseError("the prompt is empty", fix="give it some text")
     return text

@@ -3,6 +3,7 @@
 Commands import the library when they run, so that `mtp --help` answers at once.
 """
 
+import os
 import sys
 from typing import Annotated, Any, NoReturn
 
@@ -25,6 +26,8 @@ class _Commands(TyperGroup):
             code = _fail(str(error), error.exit_code)
         except typer.TyperException as error:
             code = _fail(error.format_message(), error.exit_code)
+        except OSError as error:  # a full disk under stdout, a file that went away: nothing a traceback explains better
+            code = _fail(str(error), 1)
         except typer.Abort:
             code = 1
         sys.exit(code)
@@ -72,4 +75,7 @@ def options(
 
 def run() -> None:
     """The console script `mtp`."""
+    if sys.stdin is None:
+        # It was closed. The next file to be opened would get its descriptor, 0, which MLX takes for a failure to open.
+        sys.stdin = open(os.devnull)  # noqa: SIM115  for as long as the program runs
     app()

@@ -25,6 +25,14 @@ def _check_max_tokens(value: int) -> int:
     return value
 
 
+def check_text(value: str | list[str] | None) -> str | list[str] | None:
+    """Refuses bytes that are not UTF-8, which Python passes on as lone surrogates."""
+    for text in [value] if isinstance(value, str) else value or []:
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            raise MisuseError("options must be UTF-8 text", given=ascii(text))
+    return value
+
+
 def parse_num_draft_tokens(text: str) -> int | str:
     """ "auto" or a number; the library knows which numbers are possible."""
     if text == "auto":
@@ -62,7 +70,9 @@ PrefillStepSize = Annotated[
         callback=positive("--prefill-step-size"),
     ),
 ]
-SystemPrompt = Annotated[str | None, typer.Option("--system-prompt", metavar="TEXT", help="What comes first.")]
+SystemPrompt = Annotated[
+    str | None, typer.Option("--system-prompt", metavar="TEXT", help="What comes first.", callback=check_text)
+]
 Temperature = Annotated[float, typer.Option("--temp", metavar="X", help="Temperature; 0 takes the likeliest token.")]
 TopP = Annotated[float, typer.Option("--top-p", metavar="X", help="Keep the likeliest tokens of this share; 1: all.")]
 TopK = Annotated[int, typer.Option("--top-k", metavar="N", help="Keep so many of the likeliest tokens; 0: all.")]

@@ -1,12 +1,16 @@
-"""`mtp` itself: help, version, and that help needs no heavy import."""
+"""`mtp` itself: help, version, that help needs no heavy import, and what the system can do to it."""
 
+import errno
+import os
 import subprocess
 import sys
 
 import pytest
 
+from mtp_cli.console import Output
+from mtp_cli.main import run
 from mtp_mlx import __version__
-from tests.mtp_cli.conftest import mtp
+from tests.mtp_cli.conftest import error_line, mtp
 
 
 def test_help_lists_the_commands():
@@ -38,3 +42,21 @@ except SystemExit:
 """
     process = subprocess.run([sys.executable, "-c", script, "--help"], capture_output=True, text=True, check=True)
     assert process.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_full_disk_is_one_line(pair, monkeypatch):
+    def write(self, text, style=""):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Output, "write", write)
+    line = error_line(mtp("generate", "-p", "hello", *pair.options), 1)
+    assert line == "[Errno 28] No space left on device"
+
+
+def test_a_closed_stdin_is_an_empty_one(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    monkeypatch.setattr(sys, "argv", ["mtp", "generate", "--prompt", "-"])
+    with pytest.raises(SystemExit) as end:
+        run()
+    assert end.value.code == 2
+    assert sys.stdin.read() == ""

@@ -72,7 +72,11 @@ def test_a_prompt_that_is_not_utf8(tmp_path):
     expected = f"the prompt must be UTF-8 text (given: {file}, byte 3)"
     assert error_line(mtp("generate", "--prompt-file", str(file)), 1) == expected
     assert error_line(mtp("generate", "-p", "-", given=b"\xff"), 1).endswith("(given: stdin, byte 0)")
-    assert error_line(mtp("generate", "-p", "a\udcff"), 1).endswith("(given: --prompt, byte 1)")
+
+
+@pytest.mark.parametrize("option", ["--prompt", "--system-prompt", "--stop"])
+def test_options_that_are_not_utf8(option):
+    assert error_line(mtp("generate", option, "a\udcff"), 2) == r"options must be UTF-8 text (given: 'a\udcff')"
 
 
 def test_a_prompt_longer_than_the_context(pair):

@@ -1,4 +1,4 @@
-"""`mtp chat` in a real pseudo-terminal."""
+"""`mtp` in a real pseudo-terminal."""
 
 import re
 import sys
@@ -58,3 +58,12 @@ def test_ctrl_c_at_the_prompt_leaves_politely(chat):
     chat.type("half a li" + CTRL_C)
     assert chat.wait() == 0
     assert "Traceback" not in chat.text and "KeyboardInterrupt" not in chat.text
+
+
+def test_ctrl_c_ends_generate_with_130_and_keeps_what_was_written(pair):
+    terminal = Terminal([*MTP, "generate", "-p", "hello", "-m", "-1", *pair.options])
+    terminal.expect("[a-z]{5,} [a-z]+ ")
+    terminal.type(CTRL_C)
+    assert terminal.wait() == 130
+    assert "Traceback" not in terminal.text and "error" not in terminal.text
+    terminal.close()
