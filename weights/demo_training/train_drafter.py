@@ -21,7 +21,8 @@ from mtp_mlx.models.config import AssistantConfig
 from mtp_mlx.models.gemma4 import Gemma4
 from mtp_mlx.training import Examples, Objective, Trainer, new_drafter, observe, save_drafter
 
-HELD_BACK_ROWS = 64
+HELD_BACK_ROWS = 16
+REPORT_SECONDS = 45
 
 
 def drafter_config(target: dict, args: argparse.Namespace) -> dict:
@@ -77,6 +78,17 @@ def text_rows(args: argparse.Namespace) -> np.ndarray:
     return rng.permutation(np.concatenate(parts))
 
 
+def observed(target: Gemma4, args: argparse.Namespace) -> Examples:
+    """What the target makes of the text, kept in `--observed` between runs."""
+    if args.observed and args.observed.exists():
+        stored = mx.load(str(args.observed))
+        return Examples.of([stored[str(i)] for i in range(len(stored))])
+    examples = observe(target, mx.array(text_rows(args)))
+    if args.observed:
+        mx.save_safetensors(str(args.observed), {str(i): array for i, array in enumerate(examples.arrays)})
+    return examples
+
+
 def train(trainer: Trainer, examples: Examples, held_back: Examples, args: argparse.Namespace) -> None:
     started = logged = time.time()
     total = args.minutes * 60
@@ -86,7 +98,7 @@ def train(trainer: Trainer, examples: Examples, held_back: Examples, args: argpa
             if now - started > total:
                 return
             loss, agreement = trainer.step(batch, (now - started) / total)
-            if now - logged > 15:
+            if now - logged > REPORT_SECONDS:
                 report(trainer, loss, agreement, held_back, now - started)
                 logged = now
 
@@ -107,6 +119,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--document-rows", type=int, default=0, help="rows of training documents to add")
     parser.add_argument("--output", type=Path, required=True, help="folder for the drafter")
     parser.add_argument("--start-from", type=Path, help="drafter to go on with; its shape is kept")
+    parser.add_argument("--observed", type=Path, help="keeps the target's view of the text (.safetensors)")
     parser.add_argument("--minutes", type=float, required=True, help="training time, without the target's pass")
     parser.add_argument("--length", type=int, default=192, help="tokens a row")
     parser.add_argument("--batch", type=int, default=4, help="rows a step")
@@ -129,8 +142,8 @@ def main() -> None:
     target, config = mtp_mlx.load_model(args.target)
     drafter, made = start(target, config, args)
     started = time.time()
-    examples = observe(target, mx.array(text_rows(args)))
-    print(f"{len(examples)} rows observed in {time.time() - started:.0f} s", flush=True)
+    examples = observed(target, args)
+    print(f"{len(examples)} rows ready after {time.time() - started:.0f} s", flush=True)
     held_back, examples = (
         examples.rows(mx.arange(HELD_BACK_ROWS)),
         examples.rows(mx.arange(HELD_BACK_ROWS, len(examples))),
