@@ -13,7 +13,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_vlm.speculative.drafters.gemma4_assistant.masked_embedder import MaskedEmbedder
 
-from benchmarks.figures import Figure, parser, report
+from benchmarks.figures import Figure, parser, ratio, report
 from mtp_mlx.models.clustered_head import ClusteredHead
 
 HIDDEN, VOCABULARY, CENTROIDS, TOP_K = 256, 262_144, 2_048, 32
@@ -43,11 +43,11 @@ def mlx_vlm_head(head: ClusteredHead) -> MaskedEmbedder:
     return theirs
 
 
-def interleaved_ms(steps: dict[str, Step], repeats: int) -> dict[str, list[float]]:
-    """Milliseconds of every repeat of every step, on the same new hidden state for all of them."""
+def interleaved_ms(steps: dict[str, Step], repeats: int, width: int = HIDDEN) -> dict[str, list[float]]:
+    """Milliseconds of every repeat of every step, on the same new hidden state [1, 1, width] for all of them."""
     times = {name: [] for name in steps}
     for n in range(repeats + 2):
-        h = mx.random.normal((1, 1, HIDDEN))
+        h = mx.random.normal((1, 1, width))
         mx.eval(h)
         for name, step in steps.items():
             started = time.perf_counter()
@@ -95,18 +95,14 @@ def main() -> None:
     check_agreement({name: steps[name] for name in (ours, vlm)})
     times = interleaved_ms(steps, args.repeats)
 
-    def ratio(name: str, slow: str, fast: str, goal: float | None = None) -> Figure:
-        pairs = zip(times[slow], times[fast], strict=True)
-        return Figure.of(name, (a / b for a, b in pairs), "×", goal=goal)
-
     wide_head, wide_table = random_head(2 * VOCABULARY, 2 * CENTROIDS)
     needed = working_memory(steps[ours])
     growth = working_memory(mx.compile(lambda h: wide_head.argmax(h, wide_table))) - needed
     figures = [
         *(Figure.of(name, values, "ms") for name, values in times.items()),
-        ratio("full ÷ clustered", full, ours, 3.0),
-        ratio("full ÷ clustered, 4-bit table", full_4, ours_4, 3.0),
-        ratio("mlx-vlm's clustered ÷ ours", vlm, ours, 1.3),
+        ratio("full ÷ clustered", times[full], times[ours], 3.0),
+        ratio("full ÷ clustered, 4-bit table", times[full_4], times[ours_4], 3.0),
+        ratio("mlx-vlm's clustered ÷ ours", times[vlm], times[ours], 1.3),
         Figure.of("memory a step needs: ours", [needed / 1e6], "MB"),
         Figure.of("memory a step needs: mlx-vlm's", [working_memory(steps[vlm]) / 1e6], "MB"),
         Figure.of("the same, 4-bit: ours", [working_memory(steps[ours_4]) / 1e6], "MB"),

@@ -39,6 +39,11 @@ class Figure:
         return f"{'≤' if self.goal_is_limit else '≥'} {self.goal:g} {'met' if met else 'MISSED'}"
 
 
+def ratio(name: str, ahead: Sequence[float], behind: Sequence[float], goal: float | None = None) -> Figure:
+    """`ahead` ÷ `behind`, measurement by measurement: they were taken in turns."""
+    return Figure.of(name, (a / b for a, b in zip(ahead, behind, strict=True)), "×", goal=goal)
+
+
 def parser(description: str) -> argparse.ArgumentParser:
     """A parser with what every benchmark takes."""
     own = argparse.ArgumentParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)

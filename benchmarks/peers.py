@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import mean, median
 
 from benchmarks.engines import MlxLm, MlxVlm, Ours
-from benchmarks.figures import Figure, parser, report
+from benchmarks.figures import Figure, parser, ratio, report
 from benchmarks.worker import Worker
 from mtp_mlx.bench.prompts import read_prompts, select
 from mtp_mlx.bench.report import Run, Spread
@@ -69,7 +69,7 @@ def run_interleaved(ways: dict, prompts: Sequence[Prompt], num_tokens: int, repe
     print(file=sys.stderr)
 
 
-def ratio(name: str, prompts: Sequence[Prompt], ahead: str, behind: str, goal: float | None = None) -> Figure:
+def speed_ratio(name: str, prompts: Sequence[Prompt], ahead: str, behind: str, goal: float | None = None) -> Figure:
     """Speed of one way ÷ that of another: the mean over categories of their prompts' median, quartiles over prompts."""
     by_category = defaultdict(list)
     for prompt in prompts:
@@ -86,17 +86,17 @@ def decode_figures(prompts: Sequence[Prompt], ways: Iterable[str]) -> list[Figur
         for way in (MTP, AUTO, VLM_MTP)
     ]
     ratios = [
-        ratio("MTP ÷ mlx-vlm MTP", prompts, MTP, VLM_MTP, 1.8),
-        ratio("MTP auto ÷ mlx-lm plain", prompts, AUTO, MLX_LM, 2.2),
-        ratio("plain ÷ mlx-lm plain", prompts, PLAIN, MLX_LM, 1.3),
-        ratio("MTP ÷ plain", prompts, MTP, PLAIN),
-        ratio("MTP auto ÷ plain", prompts, AUTO, PLAIN),
-        ratio("mlx-vlm MTP ÷ mlx-vlm plain", prompts, VLM_MTP, VLM_PLAIN),
-        ratio("mlx-vlm MTP ÷ mlx-lm plain", prompts, VLM_MTP, MLX_LM),
+        speed_ratio("MTP ÷ mlx-vlm MTP", prompts, MTP, VLM_MTP, 1.8),
+        speed_ratio("MTP auto ÷ mlx-lm plain", prompts, AUTO, MLX_LM, 2.2),
+        speed_ratio("plain ÷ mlx-lm plain", prompts, PLAIN, MLX_LM, 1.3),
+        speed_ratio("MTP ÷ plain", prompts, MTP, PLAIN),
+        speed_ratio("MTP auto ÷ plain", prompts, AUTO, PLAIN),
+        speed_ratio("mlx-vlm MTP ÷ mlx-vlm plain", prompts, VLM_MTP, VLM_PLAIN),
+        speed_ratio("mlx-vlm MTP ÷ mlx-lm plain", prompts, VLM_MTP, MLX_LM),
     ]
     for category in dict.fromkeys(prompt.category for prompt in prompts):
         own = [prompt for prompt in prompts if prompt.category == category]
-        ratios.append(ratio(f"MTP auto ÷ mlx-lm plain, {category}", own, AUTO, MLX_LM))
+        ratios.append(speed_ratio(f"MTP auto ÷ mlx-lm plain, {category}", own, AUTO, MLX_LM))
     return [*speeds, *lengths, *ratios]
 
 
@@ -106,8 +106,7 @@ def prefill_figures(prompt: Prompt, ways: Iterable[str]) -> list[Figure]:
 
     size = len(prompt.ids)
     speeds = [Figure.of(f"{way}: prefill of {size} tokens", of_runs(way), "tok/s") for way in ways]
-    pairs = zip(of_runs(PLAIN), of_runs(MLX_LM), strict=True)
-    return [*speeds, Figure.of("prefill ÷ mlx-lm's", (ours / theirs for ours, theirs in pairs), "×", goal=1.0)]
+    return [*speeds, ratio("prefill ÷ mlx-lm's", of_runs(PLAIN), of_runs(MLX_LM), 1.0)]
 
 
 def differing(prompts: Sequence[Prompt]) -> dict[str, int]:
