@@ -1,7 +1,6 @@
 """A new drafter that starts from what its target knows already."""
 
 import mlx.core as mx
-import mlx.nn as nn
 from mlx.utils import tree_map_with_path
 
 from mtp_mlx.models.config import AssistantConfig
@@ -32,7 +31,6 @@ def new_drafter(target: Gemma4, config: AssistantConfig) -> Gemma4Assistant:
     drafter.post_projection.weight = basis
     if config.use_ordered_embeddings:
         _start_clusters(drafter, embedding)
-    drafter.train()
     mx.eval(drafter.parameters())
     return drafter
 
@@ -55,7 +53,6 @@ def _random(path: str, array: mx.array) -> mx.array:
 
 
 def _start_clusters(drafter: Gemma4Assistant, embedding: mx.array) -> None:
-    head: nn.Module = drafter.masked_embedding
+    head = drafter.masked_embedding
     head.token_ordering = cluster_tokens(embedding, head.num_centroids)
     head.centroids.weight = embedding[head.token_ordering].reshape(head.num_centroids, -1, embedding.shape[1]).mean(1)
-    head.freeze(keys=["token_ordering"], recurse=False)

@@ -38,6 +38,8 @@ class Trainer:
     ):
         self.drafter, self.target, self.objective = drafter, target, objective
         self.rates = muon_rate, adam_rate
+        if drafter.config.use_ordered_embeddings:
+            drafter.masked_embedding.freeze(keys=["token_ordering"], recurse=False)
         self.schedule = schedule or partial(linear_decay, fraction=0.4)
         muon = optim.Muon(muon_rate, weight_decay=0.0)
         adam = optim.AdamW(adam_rate, betas=[0.9, 0.98], weight_decay=0.0, bias_correction=True)
@@ -80,8 +82,8 @@ class Trainer:
 
 
 def linear_decay(progress: float, fraction: float) -> float:
-    """1, falling to 0 over the last `fraction` of the training."""
-    return min(1.0, max(0.0, 1.0 - progress) / fraction)
+    """1, falling to 0 over the last `fraction` of the training; 1 throughout for a fraction of 0."""
+    return min(1.0, max(0.0, 1.0 - progress) / fraction) if fraction else 1.0
 
 
 def _is_inner_matrix(path: str, array: mx.array) -> bool:

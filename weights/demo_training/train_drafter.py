@@ -7,6 +7,7 @@ target given here), and rows of the training documents themselves.
 import argparse
 import json
 import time
+from functools import partial
 from pathlib import Path
 
 import mtp_mlx  # loads OpenBLAS, before MLX is imported
@@ -20,6 +21,7 @@ from prompts import PromptSource
 from mtp_mlx.models.config import AssistantConfig
 from mtp_mlx.models.gemma4 import Gemma4
 from mtp_mlx.training import Examples, Objective, Trainer, new_drafter, observe, save_drafter
+from mtp_mlx.training.trainer import linear_decay
 
 HELD_BACK_ROWS = 16
 REPORT_SECONDS = 45
@@ -64,7 +66,6 @@ def start(target: Gemma4, config: dict, args: argparse.Namespace):
         made = drafter_config(config, args)
         return new_drafter(target, AssistantConfig.from_dict(made)), made
     drafter = mtp_mlx.load_drafter(args.start_from, target)
-    drafter.masked_embedding.freeze(keys=["token_ordering"], recurse=False)
     return drafter, json.loads((args.start_from / "config.json").read_text("utf-8"))
 
 
@@ -132,6 +133,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--draft-steps", type=int, default=4)
     parser.add_argument("--muon-rate", type=float, default=0.04)
     parser.add_argument("--adam-rate", type=float, default=0.012)
+    parser.add_argument("--decay", type=float, default=0.4, help="last part of the time in which the rates fall to 0")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
 
@@ -149,7 +151,8 @@ def main() -> None:
         examples.rows(mx.arange(HELD_BACK_ROWS, len(examples))),
     )
     objective = Objective(num_steps=args.draft_steps)
-    trainer = Trainer(drafter, target, objective, muon_rate=args.muon_rate, adam_rate=args.adam_rate)
+    schedule = partial(linear_decay, fraction=args.decay)
+    trainer = Trainer(drafter, target, objective, muon_rate=args.muon_rate, adam_rate=args.adam_rate, schedule=schedule)
     train(trainer, examples, held_back, args)
     report(trainer, float("nan"), [], held_back, time.time() - started)
     save_drafter(drafter, made, args.output)
