@@ -76,7 +76,7 @@ class Session:
 
     def _greet(self) -> None:
         pair = self.conversation.pair
-        drafter = f"{pair.options.num_draft_tokens} drafts a round" if pair.drafts else "no drafts"
+        drafter = f"drafts a round: {pair.options.num_draft_tokens}" if pair.drafts else "no drafts"
         note(f"{pair.options.model} · {drafter} · /help for commands, Ctrl-D leaves")
 
     def _handle(self, line: str) -> None:

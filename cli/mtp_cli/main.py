@@ -15,16 +15,25 @@ from mtp_cli.chat import chat
 from mtp_cli.generate import generate
 from mtp_weights.errors import UserError
 
+# Newer versions of Typer bring their own copy of Click, older ones import it: this is the class in either case.
+_UsageError = typer.BadParameter.__base__
+
 
 class _Commands(TyperGroup):
     """Ends the program as a person or a script expects: one line for an error, and its exit code."""
+
+    def invoke(self, context: typer.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except KeyboardInterrupt as interrupt:
+            raise typer.Exit(130) from interrupt
 
     def main(self, *args: Any, **options: Any) -> NoReturn:
         try:
             code = super().main(*args, **{**options, "standalone_mode": False})
         except UserError as error:
             code = _fail(str(error), error.exit_code)
-        except typer.TyperException as error:
+        except _UsageError as error:
             code = _fail(error.format_message(), error.exit_code)
         except OSError as error:  # a full disk under stdout, a file that went away: nothing a traceback explains better
             code = _fail(str(error), 1)

@@ -20,7 +20,7 @@ def chat(pair):
 
 
 def test_turns_a_stopped_reply_another_turn_and_the_end(chat):
-    assert re.search(r" · 2 drafts a round · /help for commands, Ctrl-D leaves\n>>> $", chat.text)
+    assert re.search(r" · drafts a round: 2 · /help for commands, Ctrl-D leaves\n>>> $", chat.text)
 
     chat.type("hello\n")
     shown = chat.expect(PROMPT)

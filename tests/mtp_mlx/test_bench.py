@@ -2,7 +2,6 @@
 
 import json
 import random
-from pathlib import Path
 
 import pytest
 
@@ -15,6 +14,7 @@ from mtp_mlx.decoding.compiled import compiled_round
 from mtp_mlx.decoding.depth import FixedDepth
 from mtp_mlx.load import load_tokenizer
 from mtp_mlx.speculation import Speculation
+from mtp_weights.locate import DEMO_TARGET, bundled_folder
 from tests import tiny, tiny_tokenizer
 
 CONFIG = tiny.target_config("31b")
@@ -242,7 +242,7 @@ def test_select_takes_evenly_from_each_category():
     assert len(select(prompts, 99)) == 20
 
 
-def test_the_package_s_prompts(model, monkeypatch):
+def test_the_package_s_prompts(model):
     prompts = default_prompts(model)
     categories = {prompt.category for prompt in prompts}
     assert categories == {"chat", "code", "prose", "structured"}
@@ -251,7 +251,7 @@ def test_the_package_s_prompts(model, monkeypatch):
 
 
 def test_the_demo_s_prompts_are_its_held_out_text(model, monkeypatch):
-    monkeypatch.setattr(model, "path", Path(measuring.__file__).parents[2] / "weights/mtp_weights/demo/target")
+    monkeypatch.setattr(model, "path", bundled_folder(DEMO_TARGET))
     categories = {prompt.category for prompt in default_prompts(model)}
     assert categories == {"bible", "novels", "code", "chat"}
 
