@@ -12,7 +12,6 @@ from mlx_vlm.speculative.drafters.gemma4_assistant import ModelConfig as VlmConf
 from benchmarks.clustered_head import Step, interleaved_ms
 from benchmarks.figures import Figure, parser, ratio, report
 from mtp_mlx.decoding.compiled import CompiledRound
-from mtp_mlx.decoding.round import Outcome
 from mtp_mlx.kv_cache import KVCache
 from mtp_mlx.models.config import FULL, SLIDING, AssistantConfig, TextConfig
 from mtp_mlx.models.gemma4 import Gemma4
@@ -54,8 +53,7 @@ STAND_IN = {
 def our_step(drafter: Gemma4Assistant, target: Gemma4, cache: KVCache) -> Step:
     """Hidden state [1, 1, backbone] -> draft, by the compiled function that decoding uses."""
     round, token = CompiledRound(target, drafter), mx.array([[7]])
-    outcome = Outcome(token, mx.zeros((1,), mx.int32), None)
-    return lambda hidden: round.draft(cache, outcome, hidden, 1).drafts
+    return lambda hidden: round.draft(cache, token, hidden, 1).drafts
 
 
 def mlx_vlm_step(drafter: Gemma4Assistant, target: Gemma4, cache: KVCache, tokens: int) -> Step:

@@ -67,7 +67,7 @@ class Forwards:
     def __init__(self, model: Gemma4):
         self.round, self.cache = compiled_round(model, None), model.make_cache()
         hidden = prefill(model, mx.array([PROMPT]), self.cache)
-        self.token = self.round.first(hidden, PROMPT).tokens
+        self.token = self.round.first(hidden, PROMPT).token
         mx.eval(self.token, self.cache.arrays)
 
     def seconds(self, rows: int) -> float:
@@ -167,9 +167,10 @@ def main() -> None:
     options.add_argument("--hidden", type=int, default=768)
     options.add_argument("--vocabulary", type=int, default=24_576)
     options.add_argument("--drafts", type=int, default=3, help="a round")
-    options.add_argument("--tokens", type=int, default=96, help="to emit in each run")
+    options.add_argument("--tokens", type=int, default=64, help="to emit in each run")
     options.add_argument("--wrong-tokens", type=int, default=512, help="to emit with the drafter that is always wrong")
     options.add_argument("--repeats", type=int, default=3)
+    options.add_argument("--wrong-repeats", type=int, default=1, help="repeats with the drafter that is always wrong")
     args = options.parse_args()
     with tempfile.TemporaryDirectory() as parent:
         config = target_config(args.layers, args.hidden, args.vocabulary)
@@ -186,7 +187,7 @@ def main() -> None:
     figures.append(cost)
     for acceptance in ACCEPTANCES:
         figures += share_of_ideal(model, script, acceptance, args.tokens, args.drafts, args.repeats)
-    figures += always_wrong(model, script, args.wrong_tokens, max(1, args.repeats - 1))
+    figures += always_wrong(model, script, args.wrong_tokens, args.wrong_repeats)
     parameters = sum(array.size for _, array in tree_flatten(model.parameters()))
     report(figures, args.json, parameters=parameters)
     if not args.json:

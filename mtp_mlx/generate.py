@@ -194,7 +194,7 @@ def draft_tokens(
         choice=Choice(),
     )
     outcome, hidden = stream.prefill()
-    state = stream.round.draft(stream.cache, outcome, hidden, num_draft_tokens)
+    state = stream.round.draft(stream.cache, outcome.token, hidden, num_draft_tokens)
     return outcome.read()[0][0], state.drafts[0].tolist()
 
 

@@ -37,23 +37,23 @@ class CompiledRound(Round):
         outcome, hidden, cache.arrays = self._verify(state.token, state.drafts, cache.arrays)
         return Outcome(*outcome), hidden
 
-    def draft(self, cache: KVCache, outcome: Outcome, hidden: mx.array, num_tokens: int) -> State:
+    def draft(self, cache: KVCache, token: mx.array, hidden: mx.array, num_tokens: int) -> State:
+        if self.drafter is None or num_tokens == 0:
+            return super().draft(cache, token, hidden, num_tokens)
         if num_tokens not in self._draft:
             self._draft[num_tokens] = mx.compile(lambda *arrays: self._trace_draft(num_tokens, *arrays))
-        decided = outcome.tokens, outcome.accepted
-        return State(*self._draft[num_tokens](*decided, hidden, cache.arrays))
+        return State(token, hidden, self._draft[num_tokens](token, hidden, cache.arrays))
 
     def _trace_verify(self, token: mx.array, drafts: mx.array, arrays: list[mx.array]) -> tuple:
         self.traces += 1
         cache = KVCache.over(self.model.config, arrays)
         outcome, hidden = super().verify(cache, State(token, None, drafts), [])
-        return (outcome.tokens, outcome.accepted, outcome.logits), hidden, cache.arrays
+        return (outcome.decided, outcome.token, outcome.logits), hidden, cache.arrays
 
-    def _trace_draft(self, num_tokens: int, tokens: mx.array, accepted: mx.array, hidden, arrays) -> tuple:
+    def _trace_draft(self, num_tokens: int, token: mx.array, hidden: mx.array, arrays: list[mx.array]) -> mx.array:
         self.traces += 1
         cache = KVCache.over(self.model.config, arrays)
-        state = super().draft(cache, Outcome(tokens, accepted, None), hidden, num_tokens)
-        return state.token, state.hidden, state.drafts
+        return super().draft(cache, token, hidden, num_tokens).drafts
 
 
 def compiled_round(model: Gemma4, drafter: Gemma4Assistant | None) -> CompiledRound:

@@ -25,18 +25,24 @@ class State:
     drafts: mx.array  # [B, k], proposed after `token`
 
 
+@dataclass
 class Outcome:
-    """What a round decided: `tokens[b, : accepted[b] + 1]` are emitted, chosen from `logits` of the same rows.
+    """What a round decided, all on the device."""
 
-    Args:
-        tokens: [B, k+1].
-        accepted: how many drafts of each slot, [B].
-        logits: [B, k+1, V].
-    """
+    decided: mx.array  # [B, k+2]: the number of accepted drafts, then the target's choice after each row
+    token: mx.array  # [B, 1]: the last emitted one, which is not in the cache yet
+    logits: mx.array  # [B, k+1, V], which the choices were made from
 
-    def __init__(self, tokens: mx.array, accepted: mx.array, logits: mx.array | None):
-        self.tokens, self.accepted, self.logits = tokens, accepted, logits
-        self.decided = mx.concatenate([accepted[:, None], tokens], axis=1)  # one array, so that reading it is one wait
+    @classmethod
+    def of(cls, tokens: mx.array, accepted: mx.array, logits: mx.array) -> "Outcome":
+        """From the choices [B, k+1] and the accepted counts [B]: `tokens[b, : accepted[b] + 1]` are emitted."""
+        decided = mx.concatenate([accepted[:, None], tokens], axis=1)  # one array, so that reading it is one wait
+        return cls(decided, mx.take_along_axis(tokens, accepted[:, None], axis=1), logits)
+
+    @property
+    def verified(self) -> int:
+        """How many drafts were verified."""
+        return self.decided.shape[1] - 2
 
     def read(self) -> tuple[list[int], int]:
         """Emitted tokens and number of accepted drafts of the only slot: the round's one synchronization."""
@@ -60,7 +66,7 @@ class Round:
         """Chooses the first token from the prompt's last hidden state [1, 1, D]."""
         logits = self.choice.process(self.model.logits(hidden), mx.array([prompt[-1:]]), prompt[:-1])
         tokens = self.choice.choose(logits)
-        return Outcome(tokens, mx.zeros((tokens.shape[0],), mx.int32), logits)
+        return Outcome.of(tokens, mx.zeros((tokens.shape[0],), mx.int32), logits)
 
     def verify(self, cache: KVCache, state: State, history: list[int]) -> tuple[Outcome, mx.array]:
         """One forward of the last token and its drafts; commits to `cache` what the target agrees with.
@@ -74,11 +80,10 @@ class Round:
         tokens = self.choice.choose(logits)
         accepted = count_agreeing(state.drafts, tokens)
         cache.lengths = cache.lengths + accepted + 1
-        return Outcome(tokens, accepted, logits), mx.take_along_axis(hidden, accepted[:, None, None], axis=1)
+        return Outcome.of(tokens, accepted, logits), mx.take_along_axis(hidden, accepted[:, None, None], axis=1)
 
-    def draft(self, cache: KVCache, outcome: Outcome, hidden: mx.array, num_tokens: int) -> State:
-        """The next round's state, with `num_tokens` drafts after the last token of `outcome`."""
-        token = mx.take_along_axis(outcome.tokens, outcome.accepted[:, None], axis=1)
+    def draft(self, cache: KVCache, token: mx.array, hidden: mx.array, num_tokens: int) -> State:
+        """The next round's state: `token` [B, 1], the target's `hidden` [B, 1, D] it came from, and its drafts."""
         if self.drafter is None or num_tokens == 0:
             return State(token, hidden, mx.zeros((token.shape[0], 0), token.dtype))
         return State(token, hidden, self.drafter.draft(self.model, cache, token, hidden, num_tokens))

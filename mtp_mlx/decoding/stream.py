@@ -89,7 +89,7 @@ class TokenStream:
         return self.remaining == 0 or tokens[-1] in self.stop_ids
 
     def _draft(self, outcome: Outcome, hidden: mx.array, most: int) -> State:
-        return self.round.draft(self.cache, outcome, hidden, max(0, min(self.depth.choose(), most)))
+        return self.round.draft(self.cache, outcome.token, hidden, max(0, min(self.depth.choose(), most)))
 
     def _dispatch(self, state: State) -> tuple[Outcome, State]:
         """Starts verifying `state` and drafting after it, without waiting."""
@@ -98,15 +98,15 @@ class TokenStream:
         self.cache.reserve(1 + state.drafts.shape[1])
         outcome, hidden = self.round.verify(self.cache, state, self.history[:-1])
         # The device verifies while the host builds the graph that drafts.
-        mx.async_eval(outcome.decided, outcome.logits, hidden, self.cache.arrays)
+        mx.async_eval(outcome.decided, outcome.token, outcome.logits, hidden, self.cache.arrays)
         state = self._draft(outcome, hidden, self.remaining - 2)  # this round emits one at least, the next another
-        mx.async_eval(state.token, state.hidden, state.drafts)
+        mx.async_eval(state.drafts)
         return outcome, state
 
     def _finish(self, outcome: Outcome, state: State) -> tuple[list[int], int, mx.array]:
         """Waits for a round; what it emits, how many of those were drafts, and the logits of its rows [1, k+1, V]."""
         tokens, accepted = outcome.read()
-        verified, drafted = outcome.tokens.shape[1] - 1, state.drafts.shape[1]
+        verified, drafted = outcome.verified, state.drafts.shape[1]
         self.depth.observe(verified, accepted, drafted, time.perf_counter() - self._dispatched)
         self.cache.offset += accepted + 1
         tokens = self._cut(tokens)

@@ -161,7 +161,7 @@ def _require(config: dict[str, Any], name: str) -> Any:
 
 def _text_config(text: dict[str, Any]) -> TextConfig:
     moe = bool(text.get("enable_moe_block", False))
-    ple = text.get("hidden_size_per_layer_input") or 0
+    ple = _ple_width(text)
     return TextConfig(
         model_type=text["model_type"],
         vocab_size=_require(text, "vocab_size"),
@@ -181,6 +181,18 @@ def _text_config(text: dict[str, Any]) -> TextConfig:
         rope_parameters={**_DEFAULT_ROPE, **(text.get("rope_parameters") or {})},
         eos_token_ids=tuple(_ids(text.get("eos_token_id"))),
     )
+
+
+def _ple_width(text: dict[str, Any]) -> int:
+    """Width of the per-layer embeddings, 0 where there are none; their table must have a row for every id."""
+    width = text.get("hidden_size_per_layer_input") or 0
+    if width and _require(text, "vocab_size_per_layer_input") < _require(text, "vocab_size"):
+        raise UserError(
+            "vocab_size_per_layer_input must not be less than vocab_size",
+            given=f"{text['vocab_size_per_layer_input']} and {text['vocab_size']}",
+            fix="check config.json",
+        )
+    return width
 
 
 def _ids(value: int | list[int] | None) -> list[int]:

@@ -177,3 +177,8 @@ def test_full_head_needs_no_clusters():
     config = drafter_config(target_config("e2b"), clustered=False)
     del config["num_centroids"], config["centroid_intermediate_top_k"]
     assert not AssistantConfig.from_dict(config).use_ordered_embeddings
+
+
+def test_a_per_layer_table_without_a_row_for_every_id_is_refused():
+    with pytest.raises(UserError, match="vocab_size_per_layer_input must not be less"):
+        TextConfig.from_dict(target_config("e2b", vocab_size_per_layer_input=100))
