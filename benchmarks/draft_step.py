@@ -4,6 +4,9 @@ E2B's real drafter configuration with random weights, over the keys and values o
 is a stand-in: its embedding, two layers that own the keys and values, nothing else.
 """
 
+import tempfile
+from pathlib import Path
+
 import mlx.core as mx
 from mlx.utils import tree_flatten
 from mlx_vlm.speculative.drafters.gemma4_assistant import Model as VlmDrafter
@@ -13,9 +16,11 @@ from benchmarks.clustered_head import Step, interleaved_ms
 from benchmarks.figures import Figure, parser, ratio, report
 from mtp_mlx.decoding.compiled import CompiledRound
 from mtp_mlx.kv_cache import KVCache
+from mtp_mlx.load import load_drafter
 from mtp_mlx.models.config import FULL, SLIDING, AssistantConfig, TextConfig
 from mtp_mlx.models.gemma4 import Gemma4
 from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
+from tests import tiny
 
 BACKBONE = 1536
 # Of google/gemma-4-E2B-it-assistant's config.json, what the layers and the head depend on.
@@ -57,13 +62,15 @@ def our_step(drafter: Gemma4Assistant, target: Gemma4, cache: KVCache) -> Step:
 
 
 def mlx_vlm_step(drafter: Gemma4Assistant, target: Gemma4, cache: KVCache, tokens: int) -> Step:
-    """The same with mlx-vlm's drafter over the same arrays; its keys and values are views of the valid rows."""
+    """The same with mlx-vlm's drafter over the same weights, and over as many keys and values as it would see."""
     theirs = VlmDrafter(VlmConfig.from_dict(DRAFTER))
-    theirs.load_weights(tree_flatten(drafter.parameters()))
+    # Row-contiguous, as it loads them itself; ours may lie in memory otherwise.
+    theirs.load_weights([(name, mx.contiguous(array)) for name, array in tree_flatten(drafter.parameters())])
     theirs.bind(target.model)
     theirs._input_embed_scale = BACKBONE**0.5  # which it cannot find in our model
-    shared = {kind: tuple(array[:, :, :tokens] for array in cache.shared(kind).state) for kind in (SLIDING, FULL)}
-    mx.eval(shared)
+    rows = {FULL: tokens, SLIDING: min(tokens, target.config.sliding_window)}
+    shared = {kind: tuple(array[:, :, :n] for array in cache.shared(kind).state) for kind, n in rows.items()}
+    mx.eval(shared, theirs.parameters())
     theirs.set_shared_kv(shared, tokens)
 
     def greedy(logits: mx.array) -> mx.array:
@@ -81,16 +88,16 @@ def filled_cache(target: Gemma4, tokens: int) -> KVCache:
 
 def main() -> None:
     options = parser(__doc__.split("\n")[0])
-    options.add_argument("--context", type=int, default=200, help="tokens in the cache")
+    options.add_argument("--context", type=int, default=600, help="tokens in the cache")
     options.add_argument("--repeats", type=int, default=100)
     args = options.parse_args()
     mx.random.seed(0)
     target = Gemma4(TextConfig.from_dict(STAND_IN))
-    clustered = Gemma4Assistant(AssistantConfig.from_dict(DRAFTER))
-    clustered.masked_embedding.token_ordering = mx.random.permutation(clustered.config.text.vocab_size)
+    with tempfile.TemporaryDirectory() as parent:
+        clustered = load_drafter(tiny.write_drafter(Path(parent) / "drafter", DRAFTER), target)
     full = Gemma4Assistant(AssistantConfig.from_dict({**DRAFTER, "use_ordered_embeddings": False}))
     full.update({name: clustered[name] for name in ("model", "pre_projection", "post_projection")})
-    mx.eval(target.parameters(), clustered.parameters())
+    mx.eval(target.parameters())
     cache = filled_cache(target, args.context)
     steps = {
         "full head": our_step(full, target, cache),
