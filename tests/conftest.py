@@ -7,8 +7,14 @@ import pytest
 
 def pytest_addoption(parser):
     parser.addoption("--fuzz-cases", type=int, default=60, help="cases of the losslessness fuzz")
+    parser.addoption("--fuzz-seed", type=int, default=20261130, help="where the losslessness fuzz starts")
 
 
 @pytest.fixture
 def fuzz_cases(request) -> int:
     return request.config.getoption("--fuzz-cases")
+
+
+@pytest.fixture
+def fuzz_seed(request) -> int:
+    return request.config.getoption("--fuzz-seed")

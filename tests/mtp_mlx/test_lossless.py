@@ -20,7 +20,7 @@ from tests import tiny
 
 WINDOWS = (4, 8, 12, 20)
 MAX_DRAFTS = 6
-REFERENCE_TOKENS = 44
+REFERENCE_TOKENS = 36
 ENDINGS = ("length", "stop id", "closed", "exception")
 DRAFTERS = ("right", "wrong", "mixed", "clustered", "full")
 
@@ -123,8 +123,8 @@ def assert_equal(emitted: list, truth: Reference, start: int, end: int, case: st
         assert mx.array_equal(e.logits, logits).item(), f"{case}: logits differ by {mx.abs(e.logits - logits).max()}"
 
 
-def test_output_and_cache_equal_plain_decoding_to_the_bit(fuzz_cases):
-    rng = random.Random(20261130)
+def test_output_and_cache_equal_plain_decoding_to_the_bit(fuzz_cases, fuzz_seed):
+    rng = random.Random(fuzz_seed)
     for _ in range(fuzz_cases):
         check_case(rng)
 
