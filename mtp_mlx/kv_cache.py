@@ -50,6 +50,8 @@ class LayerCache:
             rows = capacity if old is None else capacity - old.shape[2]
             zeros = mx.zeros((B, H, rows, D), new.dtype)
             self.__dict__[name] = zeros if old is None else mx.concatenate([old, zeros], axis=2)
+            if old is not None:
+                mx.eval(self.__dict__[name])  # one at a time: old and new of all together would double memory
 
     def write(self, positions: mx.array, keys: mx.array, values: mx.array) -> None:
         """Writes rows [B, H, L, D] at absolute `positions` [B, L]; in place when nothing else holds the buffer."""
@@ -158,7 +160,6 @@ class KVCache:
         for layer in self.layers:
             if layer.keys is not None and not layer.layer.is_sliding:
                 layer.grow(self.capacity, like=(layer.keys, layer.values))
-                mx.eval(layer.state)  # one layer at a time: old and new of all layers together would double memory
 
     def allocate(self, layer: LayerCache, like: KeysValues) -> None:
         """First write: the buffers take the dtype of what is written."""

@@ -103,9 +103,13 @@ class AutoDepth:
         return tokens
 
     def seconds(self, drafts: int) -> float:
-        """What a round costs: measured, or extrapolated from the nearest depths that were."""
+        """What a round costs: measured, or extrapolated from the nearest depths that were.
+
+        A round never costs more than a deeper one: where noise says so, the deeper one's time is the better estimate.
+        """
+        deeper = [seconds for depth, seconds in self._seconds.items() if depth >= drafts]
         if drafts in self._seconds:
-            return self._seconds[drafts]
+            return min(deeper)
         near, *others = sorted(self._seconds, key=lambda k: abs(k - drafts))
         plain = self._seconds[near] / (1 + PRIOR_SLOPE * near)
         slope = (self._seconds[near] - self._seconds[others[0]]) / (near - others[0]) if others else plain * PRIOR_SLOPE
