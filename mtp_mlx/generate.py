@@ -14,13 +14,13 @@ from mlx_lm.generate import wired_limit
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from transformers import PreTrainedTokenizerBase
 
+from mtp_mlx.arguments import check_cache, check_step_size, room_for, token_ids
 from mtp_mlx.decoding.compiled import compiled_round
 from mtp_mlx.decoding.depth import FixedDepth, depth_policy
 from mtp_mlx.decoding.prefill import PREFILL_STEP_SIZE, Progress
 from mtp_mlx.decoding.round import Round
 from mtp_mlx.decoding.sampling import Choice, LogitsProcessor, Sampler, log_softmax
 from mtp_mlx.decoding.stream import TokenStream
-from mtp_mlx.errors import MisuseError
 from mtp_mlx.kv_cache import KVCache
 from mtp_mlx.load import Target, as_target
 from mtp_mlx.models.gemma4 import Gemma4
@@ -99,9 +99,10 @@ def generate_step(
     Raises:
         MisuseError: an empty prompt, one longer than the context, or an impossible limit or depth.
     """
+    target = as_target(model)
     stream = _token_stream(
-        as_target(model),
-        _token_ids(prompt),
+        target,
+        token_ids(prompt, target.config.vocab_size),
         draft_model=draft_model,
         num_draft_tokens=num_draft_tokens,
         max_tokens=max_tokens,
@@ -122,7 +123,7 @@ def stream_generate(
     draft_model: Gemma4Assistant | None = None,
     *,
     num_draft_tokens: int | str = "auto",
-    stop: Sequence[str] = (),
+    stop: str | Sequence[str] = (),
     sampler: Sampler | None = None,
     logits_processors: list[LogitsProcessor] | None = None,
     prompt_cache: KVCache | None = None,
@@ -133,7 +134,7 @@ def stream_generate(
 
     Args:
         prompt: text (BOS is added where the text does not begin with it) or token ids.
-        stop: strings that end the text; neither they nor anything after them is given out.
+        stop: a string that ends the text, or several; neither they nor anything after them is given out.
 
     The other arguments are those of `generate_step`.
 
@@ -142,9 +143,10 @@ def stream_generate(
     """
     if not isinstance(tokenizer, TokenizerWrapper):
         tokenizer = TokenizerWrapper(tokenizer)
-    ids = tokenize(tokenizer, prompt) if isinstance(prompt, str) else _token_ids(prompt)
+    stop_strings, target = StopStrings(stop), as_target(model)
+    ids = token_ids(tokenize(tokenizer, prompt) if isinstance(prompt, str) else prompt, target.config.vocab_size)
     stream = _token_stream(
-        as_target(model),
+        target,
         ids,
         draft_model=draft_model,
         num_draft_tokens=num_draft_tokens,
@@ -155,7 +157,7 @@ def stream_generate(
         progress=prompt_progress_callback,
         stop_ids=tokenizer.eos_token_ids,
     )
-    yield from _responses(stream, tokenizer, StopStrings(stop), len(ids))
+    yield from _responses(stream, tokenizer, stop_strings, len(ids))
 
 
 def generate(
@@ -184,17 +186,17 @@ def draft_tokens(
     Returns:
         The target's first token after `prompt_ids`, and the drafter's proposals after that token.
     """
-    target, ids = as_target(model), _token_ids(prompt_ids)
+    target = as_target(model)
     stream = _token_stream(
         target,
-        ids,
+        token_ids(prompt_ids, target.config.vocab_size),
         draft_model=drafter,
         num_draft_tokens=num_draft_tokens,
         max_tokens=1,
         choice=Choice(),
     )
     outcome, hidden = stream.prefill()
-    state = stream.round.draft(stream.cache, outcome.token, hidden, num_draft_tokens)
+    state = stream.round.draft(stream.cache, outcome.token, hidden, stream.depth.choose())
     return outcome.read()[0][0], state.drafts[0].tolist()
 
 
@@ -202,10 +204,6 @@ def tokenize(tokenizer: TokenizerWrapper, text: str) -> list[int]:
     """Token ids of a prompt with exactly one BOS, whether or not the text (a rendered chat template) has it already."""
     has_bos = tokenizer.bos_token is not None and text.startswith(tokenizer.bos_token)
     return tokenizer.encode(text, add_special_tokens=not has_bos)
-
-
-def _token_ids(prompt: Sequence[int] | mx.array) -> list[int]:
-    return prompt.reshape(-1).tolist() if isinstance(prompt, mx.array) else list(prompt)
 
 
 def _token_stream(
@@ -217,41 +215,18 @@ def _token_stream(
     max_tokens: int,
     choice: Choice,
     cache: KVCache | None = None,
+    prefill_step_size: int = PREFILL_STEP_SIZE,
     **options,
 ) -> TokenStream:
-    cache = model.make_cache() if cache is None else cache
-    if not isinstance(cache, KVCache):
-        raise MisuseError("prompt_cache must come from model.make_cache()", given=type(cache).__name__)
-    _check_ids(prompt, model.config.vocab_size)
-    room = _room(model, cache, prompt, max_tokens)
+    check_step_size(prefill_step_size)
     learned = compiled_round(model, draft_model)
-    round = learned if choice.is_greedy else Round(model, draft_model, choice)
     depth = FixedDepth(0) if draft_model is None else depth_policy(num_draft_tokens, learned.depth)
-    return TokenStream(round, cache, prompt, max_tokens=room, depth=depth, **options)
-
-
-def _check_ids(prompt: list[int], vocab_size: int) -> None:
-    """Ids out of range would read foreign memory on the device."""
-    if not prompt:
-        raise MisuseError("the prompt must have at least one token", fix="give it some text")
-    bad = next((i for i in prompt if not 0 <= i < vocab_size), None)
-    if bad is not None:
-        raise MisuseError(f"token ids must be between 0 and {vocab_size - 1}", given=bad)
-
-
-def _room(model: Gemma4, cache: KVCache, prompt: list[int], max_tokens: int) -> int:
-    """How many tokens may be emitted: `max_tokens` or what is left of the context."""
-    if max_tokens == 0 or max_tokens < -1:
-        raise MisuseError("max_tokens must be positive, or -1 for no limit", given=max_tokens)
-    context = model.config.max_position_embeddings
-    room = context - cache.offset - len(prompt)
-    if room < 1:
-        raise MisuseError(
-            f"the prompt must be shorter than the model's context of {context} tokens",
-            given=f"{cache.offset + len(prompt)} tokens",
-            fix="shorten it",
-        )
-    return room if max_tokens == -1 else min(max_tokens, room)
+    cache = model.make_cache() if cache is None else cache
+    check_cache(cache, model.config, "auto" if draft_model is None else num_draft_tokens)
+    room = room_for(cache, prompt, max_tokens)
+    round = learned if choice.is_greedy else Round(model, draft_model, choice)
+    step_size = min(int(prefill_step_size), len(prompt))
+    return TokenStream(round, cache, prompt, max_tokens=room, depth=depth, prefill_step_size=step_size, **options)
 
 
 def _responses(

@@ -96,12 +96,12 @@ class KVCache:
         self.config = config
         self.slots = slots
         self.layers = [LayerCache(config.layers[i]) for i in config.kv_owners]
-        self.lengths = mx.zeros((slots,), mx.int32)
-        self.offset = 0  # the same on the host; exact between rounds
+        self.set_length(0)
         self.written = 0  # one past the newest position that may have been written, garbage included
         self.capacity = 0
         # Verification writes k+1 rows, and when a stream is closed early one more round may already be in flight:
         # two rounds of rows may be garbage while the drafter's window of window + 1 keys has to stay whole.
+        self.max_draft_tokens = max_draft_tokens
         self.max_rows = max_draft_tokens + 1
         self.ring = _round_up(config.sliding_window + 1 + 2 * self.max_rows, 8)
         self._entry = {owner: n for n, owner in enumerate(config.kv_owners)}
@@ -150,26 +150,27 @@ class KVCache:
         """Makes room to append `rows` tokens. Call before dispatching: device writes are not bounds-checked."""
         tokens = self.offset + rows
         self.written = max(self.written, tokens)
-        if tokens <= self.capacity:
-            return
-        # Steps grow with the length, so that a long generation grows (and retraces) a logarithmic number of times.
-        step = CAPACITY_STEP
-        while step * 8 <= tokens:
-            step *= 2
-        self.capacity = _round_up(tokens, step)
-        for layer in self.layers:
-            if layer.keys is not None and not layer.layer.is_sliding:
+        if tokens > self.capacity:
+            # Steps grow with the length, so that a long generation grows (and retraces) a logarithmic number of times.
+            step = CAPACITY_STEP
+            while step * 8 <= tokens:
+                step *= 2
+            self.capacity = _round_up(tokens, step)
+        for layer in self.layers:  # each by its own size: where growing was interrupted, it goes on now
+            if layer.values is not None and not layer.layer.is_sliding and layer.values.shape[2] < self.capacity:
                 layer.grow(self.capacity, like=(layer.keys, layer.values))
 
     def allocate(self, layer: LayerCache, like: KeysValues) -> None:
         """First write: the buffers take the dtype of what is written."""
-        if layer.keys is None:
+        if layer.values is None:  # they come after the keys, also where an interrupt falls between the two
             layer.grow(self.ring if layer.layer.is_sliding else self.capacity, like)
 
     def set_length(self, offset: int) -> None:
         """Says that every slot holds exactly `offset` tokens. What lies beyond becomes garbage."""
-        self.offset = offset
-        self.lengths = mx.full((self.slots,), offset, mx.int32)
+        self.offset = offset  # the same on the host as `lengths` on the device; exact between rounds
+        # From data, not from an operation: that would be bound to this thread's stream, and the next turn can come in
+        # another thread.
+        self.lengths = mx.array([offset] * self.slots, mx.int32)
 
     def checkpoint(self) -> None:
         """Remembers the rings as they are now (and no older ones), so that `rewind` can come back here exactly."""

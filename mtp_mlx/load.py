@@ -132,7 +132,9 @@ def _adopt(source: mlx_lm_gemma4_text.Model) -> Gemma4:
     target = Gemma4(TextConfig.from_dict(vars(source.args)))
     modules = dict(source.named_modules())
     leaves = tree_map_with_path(
-        lambda path, own: modules.get(path, own), target.leaf_modules(), is_leaf=nn.Module.is_module
+        lambda path, own: modules.get(path, own) if own.parameters() else own,
+        target.leaf_modules(),
+        is_leaf=nn.Module.is_module,
     )
     target.update_modules(leaves)
     arrays = tree_flatten(source.parameters(), destination={})

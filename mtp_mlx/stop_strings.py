@@ -2,12 +2,24 @@
 
 from collections.abc import Sequence
 
+from mtp_mlx.errors import MisuseError
+
 
 class StopStrings:
-    """Passes text through until one of `strings` appears, holding back what may be the beginning of one."""
+    """Passes text through until one of `strings` appears, holding back what may be the beginning of one.
 
-    def __init__(self, strings: Sequence[str]):
-        self._strings = [s for s in strings if s]
+    Args:
+        strings: one or several; empty ones, and None, stop nothing.
+
+    Raises:
+        MisuseError: something else than strings.
+    """
+
+    def __init__(self, strings: str | Sequence[str] | None):
+        self._strings = [s for s in ([strings] if isinstance(strings, str) else strings or ()) if s]
+        other = next((s for s in self._strings if not isinstance(s, str)), None)
+        if other is not None:
+            raise MisuseError("stop must be strings", given=repr(other))
         self._held = ""
         self.stopped = False
 

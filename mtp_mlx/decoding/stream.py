@@ -26,7 +26,7 @@ class TokenStream:
     """Emits tokens, dispatching each round before the tokens of the last one are handed out.
 
     However iteration ends (limit, stop id, the consumer closing it, an exception), `cache` then holds the prompt and
-    every emitted token except the last.
+    every emitted token except the last. Where nothing was emitted, it holds its first `cache.offset` tokens.
 
     Args:
         round: the mechanism, eager or compiled.
@@ -76,6 +76,8 @@ class TokenStream:
         finally:
             if emitted:
                 self.cache.set_length(start + emitted - 1)
+            else:  # interrupted in a chunk of the prompt, which may have overwritten what the rings held
+                self.cache.rewind(self.cache.offset)
 
     def prefill(self) -> tuple[Outcome, mx.array]:
         """Processes the prompt and chooses the first token; also gives the hidden state [1, 1, D] it came from."""
@@ -89,7 +91,11 @@ class TokenStream:
         return self.remaining == 0 or tokens[-1] in self.stop_ids
 
     def _draft(self, outcome: Outcome, hidden: mx.array, most: int) -> State:
-        return self.round.draft(self.cache, outcome.token, hidden, max(0, min(self.depth.choose(), most)))
+        return self.round.draft(self.cache, outcome.token, hidden, self._depth(most))
+
+    def _depth(self, most: int) -> int:
+        """Drafts for the next round: the policy's, but never more than `most` or than the rings have room for."""
+        return max(0, min(self.depth.choose(), most, self.cache.max_draft_tokens))
 
     def _dispatch(self, state: State) -> tuple[Outcome, State]:
         """Starts verifying `state` and drafting after it, without waiting."""

@@ -51,6 +51,8 @@ class Attention(nn.Module):
                 self.v_proj = nn.Linear(D, kv_heads * layer.head_dim, bias=False)
         rope = config.rope_parameters[layer.layer_type]
         self.rope = initialize_rope(layer.head_dim, rope["rope_theta"], False, rope)
+        # Its frequencies, now: unevaluated, each compiled round would compute them, and only in this thread.
+        mx.eval(self.rope)
 
     def __call__(self, x: mx.array, step: Step) -> mx.array:
         B, L, _ = x.shape

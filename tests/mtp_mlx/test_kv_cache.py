@@ -5,13 +5,14 @@ import random
 import mlx.core as mx
 import pytest
 
+from mtp_mlx import generate_step
 from mtp_mlx.decoding.compiled import CompiledRound
 from mtp_mlx.decoding.depth import FixedDepth
 from mtp_mlx.decoding.plain import plain_tokens
 from mtp_mlx.decoding.round import Round
 from mtp_mlx.decoding.sampling import Choice
 from mtp_mlx.decoding.stream import TokenStream
-from mtp_mlx.kv_cache import CAPACITY_STEP, KVCache
+from mtp_mlx.kv_cache import CAPACITY_STEP, KVCache, LayerCache
 from mtp_mlx.models.config import TextConfig
 from tests import tiny
 
@@ -145,3 +146,42 @@ def test_thousands_of_rounds_neither_grow_memory_nor_the_graph(model):
         next(stream)
     mx.synchronize()
     assert mx.get_active_memory() <= before + 100_000
+
+
+def test_growing_that_fails_half_way_goes_on_the_next_time(model, monkeypatch):
+    """Rows are written without a check of bounds: a capacity that only some buffers have would wrap their writes."""
+    cache, prompt = model.make_cache(), ids(CAPACITY_STEP - 2)
+    steps = generate_step(prompt, model, max_tokens=12, prompt_cache=cache)
+    emitted, grow = [next(steps)[0]], LayerCache.grow
+
+    def fail_at_the_second(layer, capacity, like):
+        if layer is cache[5]:
+            raise MemoryError
+        grow(layer, capacity, like)
+
+    with monkeypatch.context() as patch, pytest.raises(MemoryError):
+        patch.setattr(LayerCache, "grow", fail_at_the_second)
+        for token, _, _ in steps:
+            emitted.append(token)
+    rest = generate_step(emitted[-1:], model, max_tokens=12 - len(emitted), prompt_cache=cache)
+    assert emitted + [token for token, _, _ in rest] == [t for t, _, _ in generate_step(prompt, model, max_tokens=12)]
+
+
+def test_a_prompt_interrupted_in_a_chunk_says_what_is_left_of_the_cache(model, monkeypatch):
+    """A chunk longer than the rings' reserve overwrites them layer by layer, before it counts."""
+    prompt, more = ids(60), ids(80, seed=1)
+    cache = model.make_cache()
+    list(generate_step(prompt, model, max_tokens=1, prompt_cache=cache))
+    write = LayerCache.write
+
+    def interrupt_the_third_layer(layer, *arrays):
+        if layer is cache[3]:
+            raise KeyboardInterrupt
+        write(layer, *arrays)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(LayerCache, "write", interrupt_the_third_layer)
+        list(generate_step(more, model, prompt_cache=cache))
+    rest = (prompt + more)[cache.offset :]
+    warm = [token for token, _, _ in generate_step(rest, model, max_tokens=12, prompt_cache=cache)]
+    assert warm == [token for token, _, _ in generate_step(prompt + more, model, max_tokens=12)]
