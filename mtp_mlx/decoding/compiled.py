@@ -58,9 +58,10 @@ class CompiledRound(Round):
 
 def compiled_round(model: Gemma4, drafter: Gemma4Assistant | None) -> CompiledRound:
     """The compiled rounds of this pair: made once, kept with the model, made again when weights have changed."""
-    weights = weight_ids(model, drafter)  # a trace captures the arrays; with other arrays it would be wrong
-    known, round = model.memo.get(id(drafter), ([], None))
-    if weights != known:
+    # A trace captures the weights, and where the drafter stands: with others it would be wrong.
+    captured = weight_ids(model, drafter), drafter.draft_position if isinstance(drafter, Gemma4Assistant) else None
+    known, round = model.memo.get(id(drafter), (None, None))
+    if captured != known:
         round = CompiledRound(model, drafter)
-        model.memo.put(id(drafter), (weights, round))
+        model.memo.put(id(drafter), (captured, round))
     return round

@@ -8,11 +8,14 @@ transformers' `modeling_gemma4_assistant.py`.
 import mlx.core as mx
 import mlx.nn as nn
 
+from mtp_mlx.errors import MisuseError
 from mtp_mlx.kv_cache import KVCache
 from mtp_mlx.models.clustered_head import ClusteredHead
 from mtp_mlx.models.config import AssistantConfig
 from mtp_mlx.models.gemma4 import Gemma4, Gemma4TextModel
 from mtp_mlx.steps import DraftStep
+
+DRAFT_POSITIONS = ("next", "last_cached")
 
 
 class Gemma4Assistant(nn.Module):
@@ -26,6 +29,8 @@ class Gemma4Assistant(nn.Module):
     def __init__(self, config: AssistantConfig, draft_position: str = "next"):
         super().__init__()
         self.config = config
+        if draft_position not in DRAFT_POSITIONS:
+            raise MisuseError(f"draft_position must be one of {', '.join(DRAFT_POSITIONS)}", given=repr(draft_position))
         self.draft_position = draft_position
         text = config.text
         self.model = Gemma4TextModel(text)

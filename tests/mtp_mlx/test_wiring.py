@@ -10,11 +10,13 @@ import mlx.nn as nn
 import numpy as np
 import pytest
 
+from mtp_mlx import draft_tokens
 from mtp_mlx.decoding.depth import FixedDepth
 from mtp_mlx.decoding.prefill import prefill
 from mtp_mlx.decoding.round import Round
 from mtp_mlx.decoding.sampling import Choice
 from mtp_mlx.decoding.stream import TokenStream
+from mtp_mlx.errors import MisuseError
 from mtp_mlx.kv_cache import KVCache
 from mtp_mlx.models.config import FULL, SLIDING
 from mtp_mlx.models.gemma4 import Gemma4
@@ -191,3 +193,21 @@ class Constant(nn.Module):
 
     def __call__(self, _: mx.array) -> mx.array:
         return self.value
+
+
+def test_a_changed_draft_position_counts_at_once():
+    """Compiled rounds are kept with the model, and a trace captures where the drafter stands."""
+    round = FirstRound(case("e2b"), "full")
+    prompt = case("e2b").ids
+    drafts = {}
+    for position in ("next", "last_cached", "next"):
+        round.drafter.draft_position = position
+        fresh = case("e2b").drafter("full", position)
+        drafts[position] = draft_tokens(round.target, round.drafter, prompt, 5)
+        assert drafts[position] == draft_tokens(round.target, fresh, prompt, 5)
+    assert drafts["last_cached"] != drafts["next"]
+
+
+def test_an_unknown_draft_position_is_refused():
+    with pytest.raises(MisuseError, match="draft_position must be one of next, last_cached"):
+        case("e2b").drafter("full", "newest")
