@@ -84,7 +84,9 @@ def options(
 
 def run() -> None:
     """The console script `mtp`."""
+    # Where one was closed, the next file to be opened would get its descriptor, and MLX takes 0 for a failure to open.
     if sys.stdin is None:
-        # It was closed. The next file to be opened would get its descriptor, 0, which MLX takes for a failure to open.
         sys.stdin = open(os.devnull)  # noqa: SIM115  for as long as the program runs
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     app()

@@ -7,6 +7,8 @@ import typer
 
 from mtp_weights.errors import MisuseError
 
+_MOST_DIGITS = 18  # of a number that could be meant; Python itself refuses to read thousands of them
+
 
 def positive(name: str) -> Callable[[int], int]:
     """A callback that refuses numbers below 1."""
@@ -37,7 +39,7 @@ def parse_num_draft_tokens(text: str) -> int | str:
     """ "auto" or a number; the library knows which numbers are possible."""
     if text == "auto":
         return text
-    if not text.isascii() or not text.isdigit():
+    if not text.isascii() or not text.isdigit() or len(text) > _MOST_DIGITS:
         raise MisuseError("--num-draft-tokens must be a number or 'auto'", given=text)
     return int(text)
 

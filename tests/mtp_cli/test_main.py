@@ -60,3 +60,11 @@ def test_a_closed_stdin_is_an_empty_one(monkeypatch):
         run()
     assert end.value.code == 2
     assert sys.stdin.read() == ""
+
+
+def test_a_closed_stdout_is_no_error(pair, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "argv", ["mtp", "generate", "-p", "hello", "--max-tokens", "3", *pair.options])
+    with pytest.raises(SystemExit) as end:
+        run()
+    assert not end.value.code
