@@ -8,7 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from mtp_mlx.models.config_fields import check_drafter, check_outer, check_text
 from mtp_weights.errors import UserError
+from mtp_weights.read import stop_ids
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 TARGET_TYPES = ("gemma4", "gemma4_text", "gemma4_unified", "gemma4_unified_text")
@@ -75,9 +77,9 @@ class TextConfig:
             UserError: not a Gemma 4 target, or a field is missing or contradicts another.
         """
         check_model_type(config, TARGET_TYPES, "target")
+        check_outer(config)
         inner = config.get("text_config") or {}
-        eos = _ids(config.get("eos_token_id")) + _ids(inner.get("eos_token_id"))
-        self = _text_config({**config, **inner, "eos_token_id": sorted(set(eos))})
+        self = _text_config({**config, **inner, "eos_token_id": sorted(stop_ids(config, {}))})
         self._check_owners()
         return self
 
@@ -108,6 +110,7 @@ class AssistantConfig:
             UserError: not a Gemma 4 drafter, or a field is missing or contradicts another.
         """
         check_model_type(config, DRAFTER_TYPES, "drafter")
+        check_drafter(config)
         inner = _require(config, "text_config")
         text = _text_config({**inner, "num_kv_shared_layers": _require(inner, "num_hidden_layers")})
         ordered = bool(config.get("use_ordered_embeddings", False))
@@ -160,17 +163,18 @@ def _require(config: dict[str, Any], name: str) -> Any:
 
 
 def _text_config(text: dict[str, Any]) -> TextConfig:
+    check_text(text)
     moe = bool(text.get("enable_moe_block", False))
     ple = _ple_width(text)
     return TextConfig(
-        model_type=text["model_type"],
+        model_type=_require(text, "model_type"),
         vocab_size=_require(text, "vocab_size"),
         hidden_size=_require(text, "hidden_size"),
         num_attention_heads=_require(text, "num_attention_heads"),
         sliding_window=_require(text, "sliding_window"),
         layers=_layers(text),
-        rms_norm_eps=text.get("rms_norm_eps", 1e-6),
-        max_position_embeddings=text.get("max_position_embeddings", 131_072),
+        rms_norm_eps=text.get("rms_norm_eps") or 1e-6,
+        max_position_embeddings=text.get("max_position_embeddings") or 131_072,
         tie_word_embeddings=text.get("tie_word_embeddings", True),
         final_logit_softcapping=text.get("final_logit_softcapping"),
         vocab_size_per_layer_input=_require(text, "vocab_size_per_layer_input") if ple else 0,
@@ -179,7 +183,7 @@ def _text_config(text: dict[str, Any]) -> TextConfig:
         top_k_experts=_require(text, "top_k_experts") if moe else 0,
         moe_intermediate_size=_require(text, "moe_intermediate_size") if moe else 0,
         rope_parameters={**_DEFAULT_ROPE, **(text.get("rope_parameters") or {})},
-        eos_token_ids=tuple(_ids(text.get("eos_token_id"))),
+        eos_token_ids=tuple(sorted(stop_ids(text, {}))),
     )
 
 
@@ -195,12 +199,8 @@ def _ple_width(text: dict[str, Any]) -> int:
     return width
 
 
-def _ids(value: int | list[int] | None) -> list[int]:
-    return [value] if isinstance(value, int) else list(value or ())
-
-
 def _layers(text: dict[str, Any]) -> tuple[LayerConfig, ...]:
-    count = _require(text, "num_hidden_layers")
+    count, heads = _require(text, "num_hidden_layers"), _require(text, "num_attention_heads")
     types = _layer_types(text, count)
     shared = text.get("num_kv_shared_layers") or 0
     attention_shape = _attention_shape(text)
@@ -210,6 +210,12 @@ def _layers(text: dict[str, Any]) -> tuple[LayerConfig, ...]:
     for i, layer_type in enumerate(types):
         owns_kv = i < count - shared
         head_dim, kv_heads = attention_shape(i, layer_type)
+        if heads % kv_heads:
+            raise UserError(
+                f"num_attention_heads must be a multiple of the key-value heads, in layer {i} too",
+                given=f"{heads} and {kv_heads}",
+                fix="check config.json",
+            )
         layers.append(
             LayerConfig(
                 layer_type=layer_type,

@@ -182,3 +182,85 @@ def test_full_head_needs_no_clusters():
 def test_a_per_layer_table_without_a_row_for_every_id_is_refused():
     with pytest.raises(UserError, match="vocab_size_per_layer_input must not be less"):
         TextConfig.from_dict(target_config("e2b", vocab_size_per_layer_input=100))
+
+
+COUNTS = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "sliding_window", "head_dim")
+COUNTS += ("global_head_dim", "num_key_value_heads", "intermediate_size", "max_position_embeddings")
+NO_COUNT = ("64", -1, 2.5, 64.0, True, 10**30, float("nan"), [64], {})
+ROPE = {"rope_type": "default", "rope_theta": 1e4}
+
+
+@pytest.mark.parametrize("field", COUNTS)
+def test_a_count_that_is_none_is_named(field):
+    for value in NO_COUNT:
+        with pytest.raises(UserError, match=f"config.json's {field} must be a whole number from 1 to") as error:
+            TextConfig.from_dict(target_config("e2b") | {field: value})
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_kv_shared_layers": -1}, "num_kv_shared_layers must be a whole number from 0"),
+        ({"layer_types": "sliding_attention"}, "layer_types must be a list of names"),
+        ({"layer_types": [None] * 8}, "layer_types must be a list of names"),
+        ({"rms_norm_eps": "small"}, "rms_norm_eps must be a positive number"),
+        ({"rms_norm_eps": float("inf")}, "rms_norm_eps must be a positive number"),
+        ({"final_logit_softcapping": 0}, "final_logit_softcapping must be a positive number or null"),
+        ({"tie_word_embeddings": "false"}, "tie_word_embeddings must be true or false"),
+        ({"use_double_wide_mlp": "false"}, "use_double_wide_mlp must be true, false or null"),
+        ({"text_config": [1]}, "text_config must be an object or null"),
+        ({"eos_token_id": 2.5}, "eos_token_id must be a token id or a list of token ids"),
+        ({"eos_token_id": ["1"]}, "eos_token_id must be a token id or a list of token ids"),
+        ({"rope_parameters": 7}, "rope_parameters must be an object or null"),
+        ({"rope_parameters": {SLIDING: None}}, r"rope_parameters\[sliding_attention\] must be an object"),
+        ({"rope_parameters": {FULL: {}}}, r"rope_parameters\[full_attention\] lacks 'rope_theta'"),
+        ({"rope_parameters": {FULL: ROPE | {"rope_theta": "abc"}}}, "rope_theta must be a positive number"),
+        ({"rope_parameters": {FULL: ROPE | {"rope_theta": 10**30}}}, "rope_theta must be a positive number"),
+        ({"rope_parameters": {FULL: ROPE | {"rope_type": -1}}}, 'rope_type must be "default" or "proportional"'),
+        ({"rope_parameters": {FULL: ROPE | {"partial_rotary_factor": 2}}}, "partial_rotary_factor must be a number"),
+        ({"per_layer_config": {"0": 5}}, r"per_layer_config\[0\] must be an object"),
+        ({"per_layer_config": {"0": {"head_dim": 0}}}, r"per_layer_config\[0\]\.head_dim must be a whole number"),
+        ({"num_attention_heads": 5, "num_key_value_heads": 2}, "must be a multiple of the key-value heads.*5 and 2"),
+    ],
+)
+def test_a_field_of_another_kind_is_named(changes, message):
+    with pytest.raises(UserError, match=message) as error:
+        TextConfig.from_dict(target_config("e2b") | changes)
+    assert "\n" not in str(error.value)
+
+
+def test_no_more_experts_are_chosen_than_there_are():
+    with pytest.raises(UserError, match="top_k_experts must be from 1 to num_experts = 8"):
+        TextConfig.from_dict(target_config("26b", top_k_experts=9))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"text_config": 5}, "text_config must be an object"),
+        ({"backbone_hidden_size": "64"}, "backbone_hidden_size must be a whole number"),
+        ({"num_centroids": 16.0}, "num_centroids must be a whole number"),
+        ({"use_ordered_embeddings": "no"}, "use_ordered_embeddings must be true, false or null"),
+    ],
+)
+def test_a_drafters_field_of_another_kind_is_named(changes, message):
+    with pytest.raises(UserError, match=message):
+        AssistantConfig.from_dict(drafter_config(target_config("e2b"), clustered=True) | changes)
+
+
+def test_a_drafters_text_config_without_a_type():
+    config = drafter_config(target_config("e2b"), clustered=True)
+    del config["text_config"]["model_type"]
+    with pytest.raises(UserError, match="config.json lacks 'model_type'"):
+        AssistantConfig.from_dict(config)
+
+
+def test_null_is_as_absent_where_there_is_a_default():
+    config = target_config("e2b")
+    for field in ("rms_norm_eps", "max_position_embeddings", "enable_moe_block", "num_experts"):
+        config[field] = None
+    nulls = TextConfig.from_dict(config)
+    for field in ("rms_norm_eps", "max_position_embeddings", "enable_moe_block", "num_experts"):
+        del config[field]
+    assert nulls == TextConfig.from_dict(config)
