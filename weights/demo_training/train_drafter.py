@@ -91,23 +91,24 @@ def observed(target: Gemma4, args: argparse.Namespace) -> Examples:
 
 
 def train(trainer: Trainer, examples: Examples, held_back: Examples, args: argparse.Namespace) -> None:
-    started = logged = time.time()
+    """Trains for `--minutes` of CPU time, which stands still while the process is paused."""
+    started = logged = time.process_time()
     total = args.minutes * 60
     while True:
         for batch in examples.batches(args.batch):
-            now = time.time()
+            now = time.process_time()
             if now - started > total:
                 return
-            loss, agreement = trainer.step(batch, (now - started) / total)
+            loss, _ = trainer.step(batch, (now - started) / total)
             if now - logged > REPORT_SECONDS:
-                report(trainer, loss, agreement, held_back, now - started)
+                report(trainer, loss, held_back, now - started)
                 logged = now
 
 
-def report(trainer: Trainer, loss: float, agreement: list[float], held_back: Examples, seconds: float) -> None:
-    held_loss, held_agreement = trainer.evaluate(held_back)
+def report(trainer: Trainer, loss: float, held_back: Examples, seconds: float) -> None:
+    held_loss, agreement = trainer.evaluate(held_back)
     line = {"step": trainer.steps, "seconds": round(seconds), "loss": round(loss, 4), "held_back": round(held_loss, 4)}
-    line["agreement"] = [round(a, 3) for a in held_agreement]
+    line["agreement"] = [round(a, 3) for a in agreement]
     print(json.dumps(line), flush=True)
 
 
@@ -121,7 +122,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--output", type=Path, required=True, help="folder for the drafter")
     parser.add_argument("--start-from", type=Path, help="drafter to go on with; its shape is kept")
     parser.add_argument("--observed", type=Path, help="keeps the target's view of the text (.safetensors)")
-    parser.add_argument("--minutes", type=float, required=True, help="training time, without the target's pass")
+    parser.add_argument("--minutes", type=float, required=True, help="CPU time of training, without the target's pass")
     parser.add_argument("--length", type=int, default=192, help="tokens a row")
     parser.add_argument("--batch", type=int, default=4, help="rows a step")
     parser.add_argument("--hidden", type=int, default=128)
@@ -154,7 +155,6 @@ def main() -> None:
     schedule = partial(linear_decay, fraction=args.decay)
     trainer = Trainer(drafter, target, objective, muon_rate=args.muon_rate, adam_rate=args.adam_rate, schedule=schedule)
     train(trainer, examples, held_back, args)
-    report(trainer, float("nan"), [], held_back, time.time() - started)
     save_drafter(drafter, made, args.output)
 
 
