@@ -22,7 +22,8 @@ def make_sampler(
         top_p: keep the most likely tokens up to this share of the probability; 1 keeps all.
         top_k: keep so many of the most likely tokens; 0 keeps all.
         min_p: keep tokens at least so likely, as a share of the most likely one's probability; 0 keeps all.
-        seed: seeds MLX's random generator; None leaves it as it is.
+        seed: seeds MLX's random generator; None leaves it as it is. Each row of a round draws from it, so the same
+            seed gives the same tokens as long as rounds draft alike: with a fixed number of draft tokens.
 
     Raises:
         MisuseError: a value out of its range.

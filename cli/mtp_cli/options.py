@@ -52,7 +52,12 @@ DraftModel = Annotated[
     typer.Option("--draft-model", metavar="NAME", help="Its drafter: a folder or repository; 'auto' finds it."),
 ]
 NoDraft = Annotated[bool, typer.Option("--no-draft", help="Decode without a drafter.")]
-NumDraftTokens = Annotated[str, typer.Option("--num-draft-tokens", metavar="N|auto", help="Drafts a round.")]
+NumDraftTokens = Annotated[
+    str,
+    typer.Option(
+        "--num-draft-tokens", metavar="N|auto", help="Tokens to draft in each round; 'auto' finds out what pays."
+    ),
+]
 MaxTokens = Annotated[
     int,
     typer.Option(
@@ -73,7 +78,10 @@ PrefillStepSize = Annotated[
     ),
 ]
 SystemPrompt = Annotated[
-    str | None, typer.Option("--system-prompt", metavar="TEXT", help="What comes first.", callback=check_text)
+    str | None,
+    typer.Option(
+        "--system-prompt", metavar="TEXT", help="Instructions that come before the conversation.", callback=check_text
+    ),
 ]
 Temperature = Annotated[float, typer.Option("--temp", metavar="X", help="Temperature; 0 takes the likeliest token.")]
 TopP = Annotated[float, typer.Option("--top-p", metavar="X", help="Keep the likeliest tokens of this share; 1: all.")]
@@ -81,4 +89,7 @@ TopK = Annotated[int, typer.Option("--top-k", metavar="N", help="Keep so many of
 MinP = Annotated[
     float, typer.Option("--min-p", metavar="X", help="Keep tokens this likely, next to the likeliest; 0: all.")
 ]
-Seed = Annotated[int | None, typer.Option("--seed", metavar="N", help="The same seed draws the same tokens.")]
+Seed = Annotated[
+    int | None,
+    typer.Option("--seed", metavar="N", help="The same seed draws the same tokens, if --num-draft-tokens is a number."),
+]
