@@ -40,7 +40,7 @@ def bench(
     no_draft: options.NoDraft = False,
     num_draft_tokens: options.NumDraftTokens = "auto",
 ) -> None:
-    """Measure how much faster MTP is than plain decoding, with equal output."""
+    """Measure how much faster MTP is than plain decoding."""
     pair = load_pair(PairOptions.of(model, draft_model, no_draft, num_draft_tokens))
     from mtp_mlx.bench.measure import measure
 
