@@ -19,6 +19,7 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import mlx.core as mx
@@ -142,14 +143,19 @@ def measure_runs(
 def measure_first_rounds(target: Gemma4, drafter: Gemma4Assistant, tokenizer: TokenizerWrapper, entries: list) -> dict:
     """Acceptance in the first round, with the clustered head and with the full one."""
     rounds = [prefix for entry in entries for prefix in prefixes(tokenizer, entry)]
-    clustered = sum((first_round(target, drafter, prefix) for prefix in rounds), Speculation())
-    result = summary(clustered) | {"prompts": len(entries)}
+    result = summary(sum((first_round(target, drafter, prefix) for prefix in rounds), Speculation()))
     if drafter.config.use_ordered_embeddings:
-        head = drafter.masked_embedding
-        top_k, head.top_k = head.top_k, head.num_centroids
-        result["full_head"] = summary(sum((first_round(target, drafter, prefix) for prefix in rounds), Speculation()))
-        head.top_k = top_k
-    return result
+        full = with_full_head(drafter)
+        result["full_head"] = summary(sum((first_round(target, full, prefix) for prefix in rounds), Speculation()))
+    return result | {"prompts": len(entries)}
+
+
+def with_full_head(drafter: Gemma4Assistant) -> Gemma4Assistant:
+    """The same drafter with every cluster among the candidates."""
+    config = replace(drafter.config, centroid_intermediate_top_k=drafter.config.num_centroids)
+    full = Gemma4Assistant(config, drafter.draft_position)
+    full.update(drafter.parameters())
+    return full
 
 
 def summary(speculation: Speculation) -> dict:
