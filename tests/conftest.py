@@ -1,8 +1,13 @@
 """MLX is imported before mtp_mlx, so it keeps its reference BLAS: then every width of a forward pass gives the same
 bits, and the tests can demand equality (see mtp_weights/openblas.py)."""
 
+import signal
+
 import mlx.core as mx  # noqa: F401
 import pytest
+
+# A shell that runs the tests in the background has them ignore Ctrl-C, and every program that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser):
