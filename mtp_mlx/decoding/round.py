@@ -1,4 +1,4 @@
-"""The round: verify the drafts, accept, draft the next ones; one graph, one synchronization.
+"""The round: verify the drafts, accept, draft the next ones; all on the device, one synchronization.
 
 Verification comes first. MLX updates a buffer in place only when nothing else still reads it; with the drafter reading
 the key-value buffers *after* verification wrote them, no round ever copies one.
