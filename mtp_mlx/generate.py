@@ -48,6 +48,8 @@ class GenerationResponse:
         peak_memory: MLX's peak memory in GB.
         finish_reason: "stop" (stop id or stop string) or "length" on the last response, None before.
         speculation: rounds, drafted, accepted, up to this token's round.
+        draft_position: place in its round of an accepted draft, from 0; None for the target's own tokens.
+        corrects_draft: whether the target put it in the place of a draft it rejected.
     """
 
     text: str
@@ -61,6 +63,8 @@ class GenerationResponse:
     peak_memory: float
     finish_reason: str | None = None
     speculation: Speculation = Speculation()
+    draft_position: int | None = None
+    corrects_draft: bool = False
 
     @cached_property
     def logprobs(self) -> mx.array:
@@ -260,6 +264,8 @@ def _responses(
                 peak_memory=mx.get_peak_memory() / 1e9,
                 finish_reason=finish,
                 speculation=emitted.speculation,
+                draft_position=emitted.place if emitted.from_draft else None,
+                corrects_draft=emitted.corrects_draft,
             )
             if finish:
                 return

@@ -14,12 +14,19 @@ from mtp_mlx.speculation import Speculation
 
 
 class Emitted(NamedTuple):
-    """One emitted token, the logits [V] it was chosen from, and the statistics up to its round."""
+    """One emitted token, the logits [V] it was chosen from, and the statistics up to its round.
+
+    Attributes:
+        place: of the token in its round, from 0: of an accepted draft, its draft position.
+        corrects_draft: whether the target put it in the place of a draft it rejected.
+    """
 
     token: int
     logits: mx.array
     from_draft: bool
     speculation: Speculation
+    place: int = 0
+    corrects_draft: bool = False
 
 
 class TokenStream:
@@ -72,7 +79,8 @@ class TokenStream:
                 outcome, state = (None, None) if self._ended(tokens) else self._dispatch(state)
                 for i, token in enumerate(tokens):
                     emitted += 1
-                    yield Emitted(token, logits[0, i], i < accepted, self.speculation)
+                    corrects = accepted <= i < logits.shape[1] - 1  # otherwise it is the bonus token
+                    yield Emitted(token, logits[0, i], i < accepted, self.speculation, i, corrects)
         finally:
             if emitted:
                 self.cache.set_length(start + emitted - 1)

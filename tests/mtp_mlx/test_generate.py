@@ -70,6 +70,17 @@ def test_a_right_drafter_saves_rounds_and_its_tokens_say_so(model, tokenizer, tr
     assert (speculation.rounds, speculation.drafted, speculation.accepted) == (3, 9, 9)
     assert speculation.mean_acceptance_length == 4.0
     assert [r.from_draft for r in responses] == [False] + [True, True, True, False] * 3
+    assert [r.draft_position for r in responses] == [None] + [0, 1, 2, None] * 3
+    assert not any(r.corrects_draft for r in responses)  # the last of each round is the bonus token
+
+
+def test_tokens_say_where_they_come_from(model, tokenizer, truth):
+    wrong = [False] * len(PROMPT) + [n in (2, 7) for n in range(len(truth))] + [False] * 16
+    drafter = tiny.ScriptedDrafter([*PROMPT, *truth, *[0] * 16], wrong, VOCAB)
+    responses = list(stream_generate(model, tokenizer, PROMPT, 8, drafter, num_draft_tokens=3))
+    # The first token; drafts of 1, 2, 3 and of 3, 4, 5, of which 2 is wrong; drafts of 7 alone, which is wrong.
+    assert [r.draft_position for r in responses] == [None, 0, None, 0, 1, 2, None, None]
+    assert [n for n, r in enumerate(responses) if r.corrects_draft] == [2]
 
 
 def test_fields_match_plain_decoding(model, tokenizer, truth):
