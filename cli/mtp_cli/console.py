@@ -5,7 +5,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 from rich.status import Status
 from rich.text import Text
 
@@ -38,6 +47,27 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
     ) as progress:
         task = progress.add_task(what, visible=False)
         yield lambda done, total: progress.update(task, completed=done, total=total, visible=True)
+
+
+@contextmanager
+def transfer_bars() -> Iterator[Callable[[str, int, int], None]]:
+    """A bar for each file on stderr; gives what to call, from any thread, with (file, bytes that are here, size).
+
+    Without a terminal, a line for each file that is complete.
+    """
+    console = stderr()
+    tasks: dict[str, TaskID] = {}
+    columns = [TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()]
+    with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as progress:
+
+        def update(file: str, done: int, size: int) -> None:
+            if file not in tasks:
+                tasks[file] = progress.add_task(file, completed=done, total=size)
+            progress.update(tasks[file], completed=done)
+            if done == size and not console.is_terminal:
+                note(f"{file}: {size / 1e6:.1f} MB")
+
+        yield update
 
 
 def note(message: str) -> None:

@@ -13,6 +13,8 @@ from typer.core import TyperGroup
 from mtp_cli.bench import bench
 from mtp_cli.chat import chat
 from mtp_cli.generate import generate
+from mtp_cli.models import models
+from mtp_cli.pull import pull
 from mtp_weights.errors import UserError
 
 # Newer versions of Typer bring their own copy of Click, older ones import it: this is the class in either case.
@@ -59,6 +61,8 @@ app = typer.Typer(
 app.command()(chat)
 app.command()(generate)
 app.command()(bench)
+app.command()(models)
+app.command()(pull)
 
 
 def _show_version(wanted: bool) -> None:

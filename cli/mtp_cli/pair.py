@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mtp_cli.console import status
+from mtp_cli.console import note, status
+from mtp_cli.download import bring
 from mtp_cli.options import parse_num_draft_tokens
 from mtp_weights.errors import MisuseError, UserError
 
@@ -57,6 +58,7 @@ class Pair:
 
 def load_pair(options: PairOptions) -> Pair:
     """Loads target, tokenizer and drafter; a drafter that does not load is an error."""
+    bring(options.model)
     with status(f"loading {options.model}"):
         from transformers.utils import logging
 
@@ -64,7 +66,7 @@ def load_pair(options: PairOptions) -> Pair:
 
         logging.set_verbosity_error()  # its warnings are for programmers
         model, tokenizer = load(options.model)
-        drafter = None if options.no_draft else _load_drafter(options, model)
+    drafter = None if options.no_draft else _load_drafter(options, model)
     return Pair(model, tokenizer, drafter, options)
 
 
@@ -72,7 +74,19 @@ def _load_drafter(options: PairOptions, model: "Gemma4") -> "Gemma4Assistant":
     from mtp_mlx import load_drafter
 
     try:
-        return load_drafter(options.draft_model, model)
+        name = _choose_drafter(model) if options.draft_model == "auto" else options.draft_model
+        bring(name)
+        with status(f"loading {name}"):
+            return load_drafter(name, model)
     except UserError as error:
         fix = f"{error.fix} (--no-draft decodes without one)" if error.fix else "--no-draft decodes without one"
         raise UserError(f"no drafter: {error.problem}", given=error.given, fix=fix) from error
+
+
+def _choose_drafter(model: "Gemma4") -> str:
+    from mtp_weights.pairs import DEMO_DRAFTER, choose_drafter
+
+    choice = choose_drafter(model.name, model.config.hidden_size)
+    if choice.name != DEMO_DRAFTER:  # which is nobody's choice
+        note(f"drafter: {choice.name}, because {choice.reason}")
+    return choice.name

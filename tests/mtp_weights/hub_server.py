@@ -1,7 +1,13 @@
-"""A small stand-in for the Hugging Face hub on a local port: listing, metadata and files of one repository."""
+"""A small stand-in for the Hugging Face hub on a local port: listing, metadata and files of repositories.
+
+It knows ranges, can break off in the middle of a file, and counts the bytes of files that it sends.
+"""
 
 import hashlib
 import json
+import re
+import socket
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,8 +21,12 @@ class Hub(ThreadingHTTPServer):
     """The server; change its attributes to change how it behaves.
 
     Attributes:
-        repo: id of the only repository.
-        files: name -> content.
+        repo: id of the first repository.
+        files: name -> content of its files.
+        others: further repositories, id -> files.
+        knows_ranges: whether it answers a request for a part of a file with that part.
+        breaks_after: how many bytes of files to send before breaking off, once; None for never.
+        sent: file name -> bytes of it that were sent.
         refusals: ("api" or "file") -> (status, X-Error-Code or None) to answer with.
         requested: the path of every request so far.
     """
@@ -24,8 +34,15 @@ class Hub(ThreadingHTTPServer):
     def __init__(self, repo: str, files: dict[str, bytes]):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.repo, self.files = repo, files
+        self.others: dict[str, dict[str, bytes]] = {}
+        self.knows_ranges = True
+        self.breaks_after: int | None = None
+        self.sent: Counter[str] = Counter()
         self.refusals: dict[str, tuple[int, str | None]] = {}
         self.requested: list[str] = []
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that goes away in the middle of a file is what these tests are about."""
 
     @property
     def endpoint(self) -> str:
@@ -43,15 +60,34 @@ class _Handler(BaseHTTPRequestHandler):
         self.answer(with_body=True)
 
     def answer(self, with_body: bool) -> None:
-        path = unquote(urlsplit(self.path).path)
+        path = unquote(urlsplit(self.path).path).rstrip("/")
         self.server.requested.append(path)
         status, headers, body = self.respond(path)
+        wanted = self.headers.get("Range", "")
+        if with_body and status == 200 and "ETag" in headers and wanted and self.server.knows_ranges:
+            start = int(wanted.removeprefix("bytes=").rstrip("-"))
+            headers["Content-Range"] = f"bytes {start}-{len(body) - 1}/{len(body)}"
+            status, body = 206, body[start:]
         self.send_response(status)
         for name, value in {"Content-Length": len(body), **headers}.items():
             self.send_header(name, str(value))
         self.end_headers()
         if with_body:
-            self.wfile.write(body)
+            self.send(path, body, is_file="ETag" in headers)
+
+    def send(self, path: str, body: bytes, is_file: bool) -> None:
+        hub = self.server
+        for start in range(0, len(body), 1000):
+            piece = body[start : start + 1000]
+            if is_file and hub.breaks_after is not None and (left := hub.breaks_after - sum(hub.sent.values())) < 1000:
+                piece, hub.breaks_after, self.close_connection = piece[: max(0, left)], None, True
+            self.wfile.write(piece)
+            if is_file:
+                hub.sent[path.rsplit("/", 1)[-1]] += len(piece)
+            if self.close_connection:
+                self.wfile.flush()
+                self.connection.shutdown(socket.SHUT_WR)  # what was sent arrives, nothing more does
+                return
 
     def respond(self, path: str) -> tuple[int, dict[str, object], bytes]:
         hub = self.server
@@ -59,16 +95,18 @@ class _Handler(BaseHTTPRequestHandler):
         if kind in hub.refusals:
             status, code = hub.refusals[kind]
             return status, {"X-Error-Code": code} if code else {}, b""
-        if hub.repo not in path:
+        repo, files = next((r for r in [(hub.repo, hub.files), *hub.others.items()] if f"/{r[0]}/" in path), (None, {}))
+        if repo is None:
             return 404, {"X-Error-Code": "RepoNotFound"}, b""
-        if path in (f"/api/models/{hub.repo}/revision/main", f"/api/models/{hub.repo}/revision/{COMMIT}"):
-            return _json({"id": hub.repo, "sha": COMMIT, "siblings": []})
-        if path == f"/api/models/{hub.repo}/tree/{COMMIT}":
-            return _json([_entry(name, content) for name, content in hub.files.items()])
-        content = hub.files.get(path.removeprefix(f"/{hub.repo}/resolve/{COMMIT}/"))
+        if path in (f"/api/models/{repo}/revision/main", f"/api/models/{repo}/revision/{COMMIT}"):
+            return _json({"id": repo, "sha": COMMIT, "siblings": []})
+        if path == f"/api/models/{repo}/tree/{COMMIT}":
+            return _json([_entry(name, content) for name, content in files.items()])
+        name = re.sub(f"^/{re.escape(repo)}/resolve/(main|{COMMIT})/", "", path)
+        content = files.get(name)
         if content is None:
             return 404, {"X-Error-Code": "RevisionNotFound" if kind == "api" else "EntryNotFound"}, b""
-        return 200, {"X-Repo-Commit": COMMIT, "ETag": f'"{_oid(content)}"'}, content
+        return 200, {"X-Repo-Commit": COMMIT, "ETag": f'"{checksum(name, content)}"'}, content
 
     def log_message(self, *args: object) -> None:
         """Keeps the test output clean."""
@@ -79,10 +117,18 @@ def _json(value: object) -> tuple[int, dict[str, object], bytes]:
 
 
 def _entry(name: str, content: bytes) -> dict[str, object]:
-    return {"type": "file", "path": name, "size": len(content), "oid": _oid(content)}
+    entry: dict[str, object] = {"type": "file", "path": name, "size": len(content), "oid": _git_checksum(content)}
+    if name.endswith(".safetensors"):  # large files are kept apart from git
+        entry["lfs"] = {"oid": checksum(name, content), "size": len(content), "pointerSize": 130}
+    return entry
 
 
-def _oid(content: bytes) -> str:
+def checksum(name: str, content: bytes) -> str:
+    """By which the cache names the file: SHA-256 of a large one, git's checksum of any other."""
+    return hashlib.sha256(content).hexdigest() if name.endswith(".safetensors") else _git_checksum(content)
+
+
+def _git_checksum(content: bytes) -> str:
     return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
 
 

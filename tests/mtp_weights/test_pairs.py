@@ -4,7 +4,7 @@ import pytest
 
 from mtp_weights.errors import UserError
 from mtp_weights.locate import bundled_folder
-from mtp_weights.pairs import drafter_for, drafter_name
+from mtp_weights.pairs import PAIRS, choose_drafter, drafter_for, drafter_name, official_config, repository_of
 
 
 @pytest.mark.parametrize(
@@ -43,3 +43,36 @@ def test_unknown_backbones():
     assert drafter_name(2048) is None
     with pytest.raises(UserError, match=r"no drafter is known .*2048 \(given: me/other\)"):
         drafter_for("me/other", 2048)
+
+
+@pytest.mark.parametrize(
+    ("name", "repository"),
+    [
+        ("e2b", "google/gemma-4-E2B-it"),
+        ("E4B-4bit", "mlx-community/gemma-4-e4b-it-4bit"),
+        ("26b", "google/gemma-4-26B-A4B-it"),
+        ("26b-8bit", "mlx-community/gemma-4-26b-a4b-it-8bit"),
+        ("26b-a4b-mxfp4", "mlx-community/gemma-4-26b-a4b-it-mxfp4"),
+        ("31b-qat", "google/gemma-4-31B-it-qat-q4_0-unquantized"),
+        ("12b-assistant", "google/gemma-4-12B-it-assistant"),
+    ],
+)
+def test_short_names(name, repository):
+    assert repository_of(name) == repository
+
+
+@pytest.mark.parametrize("name", ["", "e3b", "e2b-7bit", "e2b/x", "26", "gemma"])
+def test_what_is_no_short_name(name):
+    assert repository_of(name) is None
+
+
+def test_a_short_name_says_qat_too():
+    choice = choose_drafter("e4b-qat-4bit", 2560)
+    assert choice.name == "google/gemma-4-E4B-it-qat-q4_0-unquantized-assistant"
+    assert choice.reason == "a target of hidden size 2560 is a Gemma 4 E4B, and its name says QAT"
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_every_size_has_its_configurations(pair):
+    target, drafter = official_config(pair.config), official_config(f"{pair.config}-assistant")
+    assert target["hidden_size"] == drafter["backbone_hidden_size"] == pair.hidden_size

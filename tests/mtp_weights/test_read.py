@@ -85,7 +85,7 @@ def test_an_index_that_is_none(tmp_path, text):
 
 
 def test_no_weights_at_all(tmp_path):
-    (tmp_path / "pytorch_model.bin").write_bytes(b"x")
+    (tmp_path / "model.gguf").write_bytes(b"x")
     with pytest.raises(UserError, match="no weights: .*model.safetensors"):
         read_weights(tmp_path)
 

@@ -10,6 +10,7 @@ import mlx.core as mx
 
 from mtp_mlx.models.gemma4 import Gemma4
 from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
+from mtp_weights.pairs import official_config
 from tests.tiny import build_drafter, build_target, drafter_config, target_config
 
 FOLDER = Path(__file__).parent
@@ -41,7 +42,7 @@ def case(name: str) -> Case:
 
 def real_config(name: str) -> dict[str, Any]:
     """config.json of a real model, e.g. "gemma-4-e2b-assistant"."""
-    return json.loads((FOLDER / "configs" / f"{name}.json").read_text())
+    return official_config(name)
 
 
 def saved_config(name: str) -> dict[str, Any]:

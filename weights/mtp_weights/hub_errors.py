@@ -5,6 +5,7 @@ import errno
 from huggingface_hub import constants
 from huggingface_hub.errors import (
     DisabledRepoError,
+    EntryNotFoundError,
     GatedRepoError,
     HfHubHTTPError,
     LocalEntryNotFoundError,
@@ -60,6 +61,9 @@ def _refused(error: HfHubHTTPError, repo: str, revision: str | None) -> UserErro
         return UserError("the repository is gated", given=repo, fix=fix)
     if isinstance(error, RevisionNotFoundError):
         return UserError("the repository has no such revision", given=f"{repo} at {revision}", fix="check it")
+    if isinstance(error, EntryNotFoundError):
+        fix = "name a repository with a checkpoint in safetensors format"
+        return UserError("the repository lacks a file that a checkpoint has", given=f"{repo}: {_asked(error)}", fix=fix)
     if isinstance(error, DisabledRepoError):
         return UserError("the hub has disabled the repository", given=repo, fix="use another one")
     status = error.response.status_code
@@ -67,6 +71,11 @@ def _refused(error: HfHubHTTPError, repo: str, revision: str | None) -> UserErro
         return UserError(f"the hub answers with error {status}", given=repo, fix="try again later")
     problem, fix = _STATUS[status]
     return UserError(f"{problem} ({status})", given=repo, fix=fix)
+
+
+def _asked(error: HfHubHTTPError) -> str:
+    """The file that the hub was asked for."""
+    return error.response.url.path.rsplit("/", 1)[-1]
 
 
 def _no_space(error: BaseException) -> bool:

@@ -85,6 +85,11 @@ def module_paths(path: str) -> list[str]:
     return [f"{_rooted(match[1])}.switch_glu.{part}" for part in parts]
 
 
+def is_tower(name: str) -> bool:
+    """Whether a tensor belongs to an image or audio tower, which the text model does not use."""
+    return _without_wrappers(name).split(".")[0] in _TOWERS
+
+
 def _rooted(bare: str) -> str:
     return bare if bare.split(".")[0] in _BESIDE_MODEL else f"model.{bare}"
 

@@ -5,17 +5,17 @@ from pathlib import Path
 
 from mtp_weights.errors import MisuseError, UserError
 from mtp_weights.hub import download
+from mtp_weights.pairs import DEMO_DRAFTER, DEMO_TARGET, bundled_folder, repository_of
 
-DEMO_TARGET, DEMO_DRAFTER = "demo", "demo-drafter"
-_BUNDLED = {DEMO_TARGET: "target", DEMO_DRAFTER: "drafter"}
+_BUNDLED = (DEMO_TARGET, DEMO_DRAFTER)
 
 
 def resolve(name: str, revision: str | None = None) -> Path:
     """The checkpoint folder that `name` stands for; a hub repository is downloaded, or taken from the cache.
 
     Args:
-        name: a local folder, "demo", "demo-drafter", or a repository id owner/name. A local folder goes before
-            a repository of the same name.
+        name: a local folder, "demo", "demo-drafter", a short name such as "e4b-4bit", or a repository id owner/name.
+            A local folder goes before a repository of the same name.
         revision: branch, tag or commit of a repository; None for its main branch.
 
     Raises:
@@ -32,18 +32,30 @@ def resolve(name: str, revision: str | None = None) -> Path:
         raise UserError("a checkpoint is a folder, not a file", given=name, fix="name the folder it is in")
     if _looks_like_path(name):
         raise UserError("no such folder", given=name, fix="check the path")
-    if name.count("/") != 1:
+    return download(repository(name), revision)
+
+
+def is_local(name: str) -> bool:
+    """Whether `name` stands for something on this machine: a folder, a path, or the demo pair."""
+    return name in _BUNDLED or os.path.exists(os.path.expanduser(name)) or _looks_like_path(name)
+
+
+def repository(name: str) -> str:
+    """The hub repository that `name` stands for: a short name (see `pairs.py`), or an id owner/name.
+
+    Raises:
+        UserError: it is neither.
+    """
+    if name.count("/") == 1:
+        return name
+    found = repository_of(name)
+    if found is None:
         raise UserError(
             "neither a local folder nor a repository id",
             given=repr(name),
-            fix="a repository is named owner/name, e.g. google/gemma-4-E2B-it",
+            fix="a repository is named owner/name, e.g. google/gemma-4-E2B-it; `mtp models` lists short names",
         )
-    return download(name, revision)
-
-
-def bundled_folder(name: str) -> Path:
-    """The folder of the demo target or the demo drafter, which the package brings."""
-    return Path(__file__).parent / "demo" / _BUNDLED[name]
+    return found
 
 
 def _looks_like_path(name: str) -> bool:

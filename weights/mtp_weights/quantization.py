@@ -37,8 +37,8 @@ def quantization_of(config: dict[str, Any]) -> dict[str, Any] | None:
     modules = {}
     for path, entry in block.items():
         if entry is False or isinstance(entry, dict):
-            modules |= dict.fromkeys(module_paths(path), _parameters(entry, path) if entry else None)
-    return {**_parameters(block, "quantization"), "modules": modules}
+            modules |= dict.fromkeys(module_paths(path), parameters_of(entry, path) if entry else None)
+    return {**parameters_of(block, "quantization"), "modules": modules}
 
 
 def module_quantization(
@@ -74,9 +74,29 @@ def module_quantization(
     if parameters is None:
         raise _contradiction(path, "its scales are in the file, config.json says it is not quantized")
     if in_dims is not None and path not in quantization["modules"]:
-        parameters = _parameters({**parameters, **_widths(path, packed, groups, in_dims)}, path)
+        parameters = parameters_of({**parameters, **_widths(path, packed, groups, in_dims)}, path)
     _check(path, parameters, weights, in_dims)
     return parameters
+
+
+def parameters_of(entry: dict[str, Any], path: str) -> dict[str, Any]:
+    """The "group_size", "bits" and "mode" of a block or an entry; what is missing is MLX's default for the mode.
+
+    Raises:
+        UserError: MLX has no such quantization; names `path`.
+    """
+    mode = entry.get("mode", "affine")
+    if mode not in _MODES:
+        raise UserError(f"unknown quantization mode of {path}", given=mode, fix=f"MLX has {', '.join(_MODES)}")
+    all_bits, group_sizes = _MODES[mode]
+    bits, group_size = entry.get("bits") or all_bits[0], entry.get("group_size") or group_sizes[0]
+    if bits not in all_bits or group_size not in group_sizes:
+        raise UserError(
+            f"MLX does not have this {mode} quantization of {path}",
+            given=f"{bits} bits, group size {group_size}",
+            fix=f"bits can be {_listed(all_bits)}, group size {_listed(group_sizes)}",
+        )
+    return {"group_size": group_size, "bits": bits, "mode": mode}
 
 
 def _block(config: dict[str, Any]) -> dict[str, Any] | None:
@@ -96,22 +116,6 @@ def _block(config: dict[str, Any]) -> dict[str, Any] | None:
                 )
             return block
     return None
-
-
-def _parameters(entry: dict[str, Any], path: str) -> dict[str, Any]:
-    """The three values of a block or an entry; what is missing is MLX's default for the mode."""
-    mode = entry.get("mode", "affine")
-    if mode not in _MODES:
-        raise UserError(f"unknown quantization mode of {path}", given=mode, fix=f"MLX has {', '.join(_MODES)}")
-    all_bits, group_sizes = _MODES[mode]
-    bits, group_size = entry.get("bits") or all_bits[0], entry.get("group_size") or group_sizes[0]
-    if bits not in all_bits or group_size not in group_sizes:
-        raise UserError(
-            f"MLX does not have this {mode} quantization of {path}",
-            given=f"{bits} bits, group size {group_size}",
-            fix=f"bits can be {_listed(all_bits)}, group size {_listed(group_sizes)}",
-        )
-    return {"group_size": group_size, "bits": bits, "mode": mode}
 
 
 def _listed(values: tuple[int, ...]) -> str:

@@ -1,0 +1,24 @@
+"""Downloads with a bar for each file."""
+
+from pathlib import Path
+
+from mtp_cli.console import transfer_bars
+
+
+def download(repo: str, revision: str | None = None) -> Path:
+    """The folder of a repository's snapshot; shows what is fetched."""
+    from huggingface_hub.utils import disable_progress_bars
+
+    from mtp_weights.hub import download as download_from_hub
+
+    disable_progress_bars()  # the client's own would stand beside ours
+    with transfer_bars() as progress:
+        return download_from_hub(repo, revision, progress=progress)
+
+
+def bring(name: str) -> None:
+    """Downloads what a name stands for, unless it is on this machine."""
+    from mtp_weights.locate import is_local, repository
+
+    if not is_local(name):
+        download(repository(name))

@@ -1,0 +1,53 @@
+"""`mtp pull`: downloads a target and the drafter that belongs to it. stdout has the folders they lie in."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mtp_cli.console import note
+from mtp_cli.download import download
+from mtp_weights.errors import MisuseError
+
+
+def pull(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="A short name (`mtp models`) or a repository owner/name.")
+    ],
+    revision: Annotated[
+        str | None,
+        typer.Option("--revision", metavar="REV", help="Branch, tag or commit of NAME; else its main branch."),
+    ] = None,
+    drafter_only: Annotated[
+        bool, typer.Option("--drafter-only", help="Download only the drafter that belongs to NAME.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Download a model and its drafter; an interrupted download goes on where it stopped."""
+    from mtp_weights.locate import is_local, repository
+
+    if is_local(name):
+        raise MisuseError("only repositories can be pulled", given=name, fix="a folder can be used as it is")
+    folders = _pull(repository(name), revision, drafter_only)
+    if as_json:
+        print(json.dumps({role: str(folder) for role, folder in folders.items()}))
+    else:
+        for folder in folders.values():
+            print(folder)
+
+
+def _pull(repo: str, revision: str | None, drafter_only: bool) -> dict[str, Path]:
+    """Role -> folder, of what was asked for; what it is, its config.json says before any weights are fetched."""
+    from mtp_mlx.models.config import DRAFTER_TYPES, TARGET_TYPES, TextConfig, check_model_type
+    from mtp_weights.hub import download_config
+    from mtp_weights.pairs import choose_drafter
+
+    config = download_config(repo, revision)
+    check_model_type(config, (*TARGET_TYPES, *DRAFTER_TYPES), "model")
+    if config["model_type"] in DRAFTER_TYPES:
+        return {"drafter": download(repo, revision)}
+    drafter = choose_drafter(repo, TextConfig.from_dict(config).hidden_size)
+    folders = {} if drafter_only else {"target": download(repo, revision)}
+    note(f"drafter: {drafter.name}, because {drafter.reason}")
+    return {**folders, "drafter": download(drafter.name, None)}
