@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 from mtp_cli.bench import bench
 from mtp_cli.chat import chat
+from mtp_cli.convert import convert
 from mtp_cli.generate import generate
 from mtp_cli.models import models
 from mtp_cli.pull import pull
@@ -63,6 +64,7 @@ app.command()(generate)
 app.command()(bench)
 app.command()(models)
 app.command()(pull)
+app.command()(convert)
 
 
 def _show_version(wanted: bool) -> None:

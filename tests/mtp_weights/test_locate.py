@@ -10,13 +10,14 @@ from mtp_weights.locate import bundled_folder, resolve
 
 
 @pytest.fixture
-def downloads(monkeypatch) -> list[tuple[str, str | None]]:
+def downloads(monkeypatch, tmp_path_factory) -> list[tuple[str, str | None]]:
     """Records what would be downloaded."""
     asked: list[tuple[str, str | None]] = []
+    snapshot = tmp_path_factory.mktemp("snapshot")
 
     def download(repo: str, revision: str | None) -> Path:
         asked.append((repo, revision))
-        return Path("snapshot")
+        return snapshot
 
     monkeypatch.setattr(locate, "download", download)
     return asked
@@ -42,9 +43,8 @@ def test_the_demo_pair_is_bundled(downloads):
 
 def test_a_repository_is_downloaded(downloads, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert resolve("google/gemma-4-E2B-it") == Path("snapshot")
-    assert resolve("google/gemma-4-E2B-it", "v1") == Path("snapshot")
-    assert downloads == [("google/gemma-4-E2B-it", None), ("google/gemma-4-E2B-it", "v1")]
+    assert resolve("google/gemma-4-E2B-it") == resolve("google/gemma-4-E2B-it", "v1") == resolve("e2b")
+    assert downloads == [("google/gemma-4-E2B-it", revision) for revision in (None, "v1", None)]
 
 
 @pytest.mark.parametrize(
@@ -75,3 +75,36 @@ def test_a_local_folder_has_no_revisions(tmp_path, downloads):
     for name in (str(tmp_path), "demo"):
         with pytest.raises(MisuseError, match="no revisions"):
             resolve(name, "main")
+
+
+def test_a_link_out_of_the_folder_is_never_followed(tmp_path):
+    (tmp_path / "secret.json").write_text("{}")
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "tokenizer.json").symlink_to("../secret.json")
+    with pytest.raises(UserError, match="a link that leads out of its folder .*tokenizer.json -> ../secret.json"):
+        resolve(str(folder))
+
+
+def test_links_within_a_folder_and_to_the_folder_are_fine(tmp_path):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "real.json").write_text("{}")
+    (folder / "config.json").symlink_to("real.json")
+    (tmp_path / "link").symlink_to(folder)
+    assert resolve(str(folder)) == folder
+    assert resolve(str(tmp_path / "link")) == tmp_path / "link"
+
+
+def test_a_snapshot_links_to_the_blobs_of_its_cache_and_nowhere_else(tmp_path):
+    cache = tmp_path / "hub" / "models--a--b"
+    snapshot = cache / "snapshots" / "0123"
+    for folder in (snapshot, cache / "blobs"):
+        folder.mkdir(parents=True)
+    (cache / "blobs" / "x").write_text("{}")
+    (snapshot / "config.json").symlink_to("../../blobs/x")
+    assert resolve(str(snapshot)) == snapshot
+    (tmp_path / "outside").write_text("{}")
+    (snapshot / "tokenizer.json").symlink_to(tmp_path / "outside")
+    with pytest.raises(UserError, match="leads out of its folder"):
+        resolve(str(snapshot))

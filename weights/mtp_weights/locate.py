@@ -5,6 +5,7 @@ from pathlib import Path
 
 from mtp_weights.errors import MisuseError, UserError
 from mtp_weights.hub import download
+from mtp_weights.links import check_links
 from mtp_weights.pairs import DEMO_DRAFTER, DEMO_TARGET, bundled_folder, repository_of
 
 _BUNDLED = (DEMO_TARGET, DEMO_DRAFTER)
@@ -19,20 +20,12 @@ def resolve(name: str, revision: str | None = None) -> Path:
         revision: branch, tag or commit of a repository; None for its main branch.
 
     Raises:
-        UserError: nothing is there, or the download failed; the message says why.
+        UserError: nothing is there, a file in it is a link that leads out of it, or the download failed; the message
+            says which.
     """
-    path = os.path.expanduser(name)
-    if name in _BUNDLED or os.path.isdir(path):
-        if revision is not None:
-            raise MisuseError(
-                "a local folder has no revisions", given=f"{name} at {revision}", fix="leave the revision out"
-            )
-        return bundled_folder(name) if name in _BUNDLED else Path(path)
-    if os.path.exists(path):
-        raise UserError("a checkpoint is a folder, not a file", given=name, fix="name the folder it is in")
-    if _looks_like_path(name):
-        raise UserError("no such folder", given=name, fix="check the path")
-    return download(repository(name), revision)
+    folder = _folder(name, revision)
+    check_links(folder)
+    return folder
 
 
 def is_local(name: str) -> bool:
@@ -56,6 +49,21 @@ def repository(name: str) -> str:
             fix="a repository is named owner/name, e.g. google/gemma-4-E2B-it; `mtp models` lists short names",
         )
     return found
+
+
+def _folder(name: str, revision: str | None) -> Path:
+    path = os.path.expanduser(name)
+    if name in _BUNDLED or os.path.isdir(path):
+        if revision is not None:
+            raise MisuseError(
+                "a local folder has no revisions", given=f"{name} at {revision}", fix="leave the revision out"
+            )
+        return bundled_folder(name) if name in _BUNDLED else Path(path)
+    if os.path.exists(path):
+        raise UserError("a checkpoint is a folder, not a file", given=name, fix="name the folder it is in")
+    if _looks_like_path(name):
+        raise UserError("no such folder", given=name, fix="check the path")
+    return download(repository(name), revision)
 
 
 def _looks_like_path(name: str) -> bool:

@@ -82,7 +82,7 @@ def choose_drafter(target_name: str, hidden_size: int) -> DrafterChoice:
     Raises:
         UserError: no drafter is known for this hidden size.
     """
-    if target_name == DEMO_TARGET or Path(target_name) == bundled_folder(DEMO_TARGET):
+    if hidden_size == _demo_hidden_size():
         return DrafterChoice(DEMO_DRAFTER, "it was trained with the demo target")
     pair = _BY_HIDDEN_SIZE.get(hidden_size)
     if pair is None:
@@ -116,3 +116,7 @@ def official_config(name: str) -> dict[str, Any]:
 def bundled_folder(name: str) -> Path:
     """The folder of the demo target or the demo drafter, which the package brings."""
     return Path(__file__).parent / "demo" / _BUNDLED[name]
+
+
+def _demo_hidden_size() -> int:
+    return json.loads((bundled_folder(DEMO_TARGET) / "config.json").read_bytes())["hidden_size"]

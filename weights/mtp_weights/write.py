@@ -3,7 +3,7 @@
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +12,17 @@ import mlx.core as mx
 from mtp_weights.errors import UserError
 from mtp_weights.shards import INDEX, SINGLE
 
-_SHARD_BYTES = 5 * 10**9  # what the hub's other checkpoints have
+SHARD_BYTES = 5 * 10**9  # what the hub's other checkpoints have
 
 
 def write_checkpoint(
     folder: Path,
-    weights: Mapping[str, mx.array],
+    weights: Mapping[str, mx.array] | Iterable[tuple[str, mx.array]],
     config: Mapping[str, Any],
     extra_files: Mapping[str, bytes | Path] | None = None,
     *,
     replace: bool = False,
-    shard_bytes: int = _SHARD_BYTES,
+    shard_bytes: int = SHARD_BYTES,
 ) -> None:
     """Writes config.json, the weights as safetensors, and further files to `folder`.
 
@@ -31,7 +31,8 @@ def write_checkpoint(
 
     Args:
         folder: a new or empty folder; with `replace` also one with a checkpoint, which is replaced as a whole.
-        weights: tensor name -> array. Arrays may be mapped from the very files that are replaced.
+        weights: tensor name -> array, or such pairs one after the other, of which no more than one shard is kept in
+            memory. Arrays may be mapped from the very files that are replaced.
         config: content of config.json.
         extra_files: file name -> its content, or a file to copy; tokenizer files, generation_config.json and such.
         replace: whether a checkpoint in `folder` may be replaced.
@@ -74,31 +75,39 @@ def _write_extras(folder: Path, files: Mapping[str, bytes | Path]) -> None:
             (folder / name).write_bytes(source)
 
 
-def _write_weights(folder: Path, weights: Mapping[str, mx.array], shard_bytes: int) -> None:
-    shards = list(_shards(weights, shard_bytes))
+def _write_weights(
+    folder: Path, weights: Mapping[str, mx.array] | Iterable[tuple[str, mx.array]], shard_bytes: int
+) -> None:
+    pairs = weights.items() if isinstance(weights, Mapping) else weights
+    shards, total = [], 0
+    for number, shard in enumerate(_shards(pairs, shard_bytes), start=1):
+        _save(folder / f"{number}.safetensors", shard)
+        shards.append(list(shard))
+        total += sum(array.nbytes for array in shard.values())
     if len(shards) == 1:
-        _save(folder / SINGLE, shards[0])
+        (folder / "1.safetensors").rename(folder / SINGLE)
         return
     weight_map = {}
-    for number, shard in enumerate(shards, start=1):
+    for number, names in enumerate(shards, start=1):
         name = f"model-{number:05}-of-{len(shards):05}.safetensors"
-        _save(folder / name, shard)
-        weight_map |= dict.fromkeys(shard, name)
-    total = sum(array.nbytes for array in weights.values())
+        (folder / f"{number}.safetensors").rename(folder / name)
+        weight_map |= dict.fromkeys(names, name)
     index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
     (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
-def _shards(weights: Mapping[str, mx.array], shard_bytes: int) -> Iterator[dict[str, mx.array]]:
+def _shards(pairs: Iterable[tuple[str, mx.array]], shard_bytes: int) -> Iterator[dict[str, mx.array]]:
     """Groups of tensors in their order, each of at most `shard_bytes` or of one larger tensor."""
     shard: dict[str, mx.array] = {}
     size = 0
-    for name, array in weights.items():
+    for name, array in pairs:
         if shard and size + array.nbytes > shard_bytes:
             yield shard
-            shard, size = {}, 0
+            shard.clear()  # the one who asked has it still: let its arrays go before the next ones come
+            size = 0
         shard[name] = array
         size += array.nbytes
+        del array
     yield shard
 
 
