@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from mtp_cli.bench import bench
 from mtp_cli.chat import chat
 from mtp_cli.convert import convert
+from mtp_cli.doctor import doctor
 from mtp_cli.generate import generate
 from mtp_cli.models import models
 from mtp_cli.pull import pull
@@ -65,6 +66,7 @@ app.command()(bench)
 app.command()(models)
 app.command()(pull)
 app.command()(convert)
+app.command()(doctor)
 
 
 def _show_version(wanted: bool) -> None:

@@ -13,12 +13,10 @@ from huggingface_hub import (
     constants,
     get_cached_repo_tree,
     hf_hub_download,
-    scan_cache_dir,
     snapshot_download,
     try_to_load_from_cache,
 )
 from huggingface_hub.errors import (
-    CacheNotFound,
     HFValidationError,
     HTTPError,
     IncompleteSnapshotError,
@@ -133,11 +131,8 @@ def cache_state(repo: str, cache: Path | None = None) -> str:
 
 def cached_repositories(cache: Path | None = None) -> list[str]:
     """The ids of all model repositories in the cache, complete or not."""
-    try:
-        repos = scan_cache_dir(cache).repos
-    except CacheNotFound:
-        return []
-    return sorted(repo.repo_id for repo in repos if repo.repo_type == "model")
+    folders = Path(cache or constants.HF_HUB_CACHE).expanduser().glob("models--*--*")
+    return sorted("/".join(folder.name.split("--", 2)[1:]) for folder in folders)
 
 
 @contextmanager
