@@ -58,7 +58,7 @@ STAND_IN = {
 def our_step(drafter: Gemma4Assistant, target: Gemma4, cache: KVCache) -> Step:
     """Hidden state [1, 1, backbone] -> draft, by the compiled function that decoding uses."""
     round, token = CompiledRound(target, drafter), mx.array([[7]])
-    return lambda hidden: round.draft(cache, token, hidden, 1).drafts
+    return lambda hidden: round.draft(cache, token, hidden, 1).drafts.tokens
 
 
 def mlx_vlm_step(drafter: Gemma4Assistant, target: Gemma4, cache: KVCache, tokens: int) -> Step:

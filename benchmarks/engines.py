@@ -51,9 +51,9 @@ class Ours:
 
     @property
     def traces(self) -> int:
-        from mtp_mlx.decoding.compiled import compiled_round
+        from mtp_mlx.decoding.compiled import round_for
 
-        rounds = [compiled_round(self.model, drafter) for drafter in (None, self.drafter)]
+        rounds = [round_for(self.model, drafter) for drafter in (None, self.drafter)]
         return sum(round.traces for round in rounds)
 
     def tokens(self, prompt: list[int], num_tokens: int, drafts: int | str) -> Iterator[int]:

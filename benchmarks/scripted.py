@@ -24,7 +24,8 @@ from benchmarks.engines import MlxLm, Ours
 from benchmarks.figures import Figure, parser, report
 from benchmarks.worker import Worker, timed, warm_run
 from mtp_mlx.bench.report import Run
-from mtp_mlx.decoding.compiled import compiled_round
+from mtp_mlx.decoding.acceptance import Drafts
+from mtp_mlx.decoding.compiled import round_for
 from mtp_mlx.decoding.depth import AutoDepth, FixedDepth
 from mtp_mlx.decoding.prefill import prefill
 from mtp_mlx.decoding.round import State
@@ -51,11 +52,11 @@ class Scripted:
 
     @property
     def traces(self) -> int:
-        return compiled_round(self.model, self.drafter).traces
+        return round_for(self.model, self.drafter).traces
 
     def tokens(self, prompt: list[int], num_tokens: int, drafts: int | str) -> Iterator[int]:
         depth = AutoDepth() if drafts == "auto" else FixedDepth(drafts)
-        round = compiled_round(self.model, self.drafter)
+        round = round_for(self.model, self.drafter)
         for emitted in TokenStream(round, self.model.make_cache(), prompt, max_tokens=num_tokens, depth=depth):
             self.speculation = emitted.speculation
             yield emitted.token
@@ -65,16 +66,16 @@ class Forwards:
     """Times single compiled forward passes over the same cache."""
 
     def __init__(self, model: Gemma4):
-        self.round, self.cache = compiled_round(model, None), model.make_cache()
+        self.round, self.cache = round_for(model, None), model.make_cache()
         hidden = prefill(model, mx.array([PROMPT]), self.cache)
-        self.token = self.round.first(hidden, PROMPT).token
+        self.token = self.round.first(self.cache, hidden, PROMPT, None).token
         mx.eval(self.token, self.cache.arrays)
 
     def seconds(self, rows: int) -> float:
         self.cache.set_length(len(PROMPT))
         self.cache.reserve(rows)
-        state = State(self.token, None, mx.broadcast_to(self.token, (1, rows - 1)))
-        mx.eval(state.drafts)
+        state = State(self.token, None, Drafts(mx.broadcast_to(self.token, (1, rows - 1))))
+        mx.eval(state.drafts.tokens)
         started = time.perf_counter()
         outcome, _ = self.round.verify(self.cache, state, [])
         outcome.read()

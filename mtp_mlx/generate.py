@@ -15,11 +15,11 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from transformers import PreTrainedTokenizerBase
 
 from mtp_mlx.arguments import check_cache, check_step_size, room_for, token_ids
-from mtp_mlx.decoding.compiled import compiled_round
+from mtp_mlx.decoding.acceptance import rule_for
+from mtp_mlx.decoding.compiled import round_for
 from mtp_mlx.decoding.depth import FixedDepth, depth_policy
 from mtp_mlx.decoding.prefill import PREFILL_STEP_SIZE, Progress
-from mtp_mlx.decoding.round import Round
-from mtp_mlx.decoding.sampling import Choice, LogitsProcessor, Sampler, log_softmax
+from mtp_mlx.decoding.sampling import LogitsProcessor, Sampler, log_softmax
 from mtp_mlx.decoding.stream import TokenStream
 from mtp_mlx.kv_cache import KVCache
 from mtp_mlx.load import Target, as_target
@@ -110,7 +110,8 @@ def generate_step(
         draft_model=draft_model,
         num_draft_tokens=num_draft_tokens,
         max_tokens=max_tokens,
-        choice=Choice(sampler, logits_processors or []),
+        sampler=sampler,
+        processors=logits_processors or [],
         cache=prompt_cache,
         prefill_step_size=prefill_step_size,
         progress=prompt_progress_callback,
@@ -155,7 +156,8 @@ def stream_generate(
         draft_model=draft_model,
         num_draft_tokens=num_draft_tokens,
         max_tokens=max_tokens,
-        choice=Choice(sampler, logits_processors or []),
+        sampler=sampler,
+        processors=logits_processors or [],
         cache=prompt_cache,
         prefill_step_size=prefill_step_size,
         progress=prompt_progress_callback,
@@ -197,11 +199,10 @@ def draft_tokens(
         draft_model=drafter,
         num_draft_tokens=num_draft_tokens,
         max_tokens=1,
-        choice=Choice(),
     )
     outcome, hidden = stream.prefill()
     state = stream.round.draft(stream.cache, outcome.token, hidden, stream.depth.choose())
-    return outcome.read()[0][0], state.drafts[0].tolist()
+    return outcome.read()[0][0], state.drafts.tokens[0].tolist()
 
 
 def tokenize(tokenizer: TokenizerWrapper, text: str) -> list[int]:
@@ -217,20 +218,22 @@ def _token_stream(
     draft_model: Gemma4Assistant | None,
     num_draft_tokens: int | str,
     max_tokens: int,
-    choice: Choice,
+    sampler: Sampler | None = None,
+    processors: Sequence[LogitsProcessor] = (),
     cache: KVCache | None = None,
     prefill_step_size: int = PREFILL_STEP_SIZE,
     **options,
 ) -> TokenStream:
     check_step_size(prefill_step_size)
-    learned = compiled_round(model, draft_model)
-    depth = FixedDepth(0) if draft_model is None else depth_policy(num_draft_tokens, learned.depth)
+    rule, controls = rule_for([sampler])
+    round = round_for(model, draft_model, rule, processors)
+    depth = FixedDepth(0) if draft_model is None else depth_policy(num_draft_tokens, round.depth)
     cache = model.make_cache() if cache is None else cache
     check_cache(cache, model.config, "auto" if draft_model is None else num_draft_tokens)
     room = room_for(cache, prompt, max_tokens)
-    round = learned if choice.is_greedy else Round(model, draft_model, choice)
     step_size = min(int(prefill_step_size), len(prompt))
-    return TokenStream(round, cache, prompt, max_tokens=room, depth=depth, prefill_step_size=step_size, **options)
+    options |= {"prefill_step_size": step_size, "controls": controls}
+    return TokenStream(round, cache, prompt, max_tokens=room, depth=depth, **options)
 
 
 def _responses(

@@ -159,8 +159,10 @@ class ScriptedDrafter(nn.Module):
         super().__init__()
         self.proposals = (mx.array(ids) + mx.array(wrong).astype(mx.int32)) % vocab_size
 
-    def draft(self, target: Gemma4, cache: KVCache, token: mx.array, hidden: mx.array, num_tokens: int) -> mx.array:
-        """As `Gemma4Assistant.draft`; past the end of the script it repeats the last proposal."""
+    def draft(
+        self, target: Gemma4, cache: KVCache, token: mx.array, hidden: mx.array, num_tokens: int, pick: Any = None
+    ) -> mx.array:
+        """As `Gemma4Assistant.draft`, with certainty; past the end of the script it repeats the last proposal."""
         positions = cache.lengths[:, None] + 1 + mx.arange(num_tokens)
         return self.proposals[mx.minimum(positions, self.proposals.size - 1)]
 

@@ -16,7 +16,7 @@ from mlx.utils import tree_flatten
 
 from mtp_mlx.bench.machine import this_machine
 from mtp_mlx.bench.report import Divergence, Memory, PromptResult, Report, Run
-from mtp_mlx.decoding.compiled import CompiledRound, compiled_round
+from mtp_mlx.decoding.compiled import CompiledRound, round_for
 from mtp_mlx.decoding.depth import Depth, depth_policy
 from mtp_mlx.decoding.prefill import prefill
 from mtp_mlx.decoding.stream import TokenStream
@@ -123,7 +123,7 @@ class _Bench:
     def run(self, ids: list[int], way: str) -> Run:
         """One generation on an empty cache, from compiled functions only."""
         drafter, drafts = (None, 0) if way == "plain" else (self.drafter, self.num_draft_tokens)
-        compiled = compiled_round(self.model, drafter)
+        compiled = round_for(self.model, drafter)
         depth = depth_policy(drafts, compiled.depth)
         for _ in range(MOST_TRIES):
             traces = compiled.traces

@@ -4,13 +4,13 @@ Shapes are fixed by the number of drafts and the capacity of the buffers; length
 and come out, so that MLX can update them in place. Weights are captured by the trace, not copied.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import mlx.core as mx
 
-from mtp_mlx.decoding.depth import AutoDepth
+from mtp_mlx.decoding.acceptance import Drafts, Greedy, Rule
 from mtp_mlx.decoding.round import Outcome, Round, State
-from mtp_mlx.decoding.sampling import Choice
+from mtp_mlx.decoding.sampling import Controls, LogitsProcessor
 from mtp_mlx.kv_cache import KVCache
 from mtp_mlx.models.gemma4 import Gemma4
 from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
@@ -18,50 +18,78 @@ from mtp_mlx.models.memo import weight_ids
 
 
 class CompiledRound(Round):
-    """Compiled rounds of one pair, greedy.
+    """Compiled rounds of one pair, without processors.
 
     Attributes:
         traces: how often a function was traced, for tests and statistics.
-        depth: what was learned about how deep this pair should draft, kept from one generation to the next.
     """
 
-    def __init__(self, model: Gemma4, drafter: Gemma4Assistant | None):
-        super().__init__(model, drafter, Choice())
+    def __init__(self, model: Gemma4, drafter: Gemma4Assistant | None, rule: Rule | None = None):
+        super().__init__(model, drafter, rule)
         self._verify = mx.compile(self._trace_verify)
         self._draft: dict[int, Callable] = {}
         self.traces = 0
-        self.depth = AutoDepth()
 
-    def verify(self, cache: KVCache, state: State, history: list[int]) -> tuple[Outcome, mx.array]:
+    def verify(
+        self, cache: KVCache, state: State, history: list[int], controls: Controls | None = None
+    ) -> tuple[Outcome, mx.array]:
         # No reference to the old buffers may outlive this call, or MLX would copy instead of updating in place.
-        outcome, hidden, cache.arrays = self._verify(state.token, state.drafts, cache.arrays)
+        outcome, hidden, cache.arrays = self._verify(
+            state.token, state.drafts.arrays, list(controls or ()), cache.arrays
+        )
         return Outcome(*outcome), hidden
 
-    def draft(self, cache: KVCache, token: mx.array, hidden: mx.array, num_tokens: int) -> State:
+    def draft(
+        self, cache: KVCache, token: mx.array, hidden: mx.array, num_tokens: int, controls: Controls | None = None
+    ) -> State:
         if self.drafter is None or num_tokens == 0:
             return super().draft(cache, token, hidden, num_tokens)
         if num_tokens not in self._draft:
             self._draft[num_tokens] = mx.compile(lambda *arrays: self._trace_draft(num_tokens, *arrays))
-        return State(token, hidden, self._draft[num_tokens](token, hidden, cache.arrays))
+        drafts = self._draft[num_tokens](token, hidden, list(controls or ()), cache.arrays)
+        return State(token, hidden, Drafts(*drafts))
 
-    def _trace_verify(self, token: mx.array, drafts: mx.array, arrays: list[mx.array]) -> tuple:
+    def _trace_verify(
+        self, token: mx.array, drafts: list[mx.array], controls: list[mx.array], arrays: list[mx.array]
+    ) -> tuple:
         self.traces += 1
         cache = KVCache.over(self.model.config, arrays)
-        outcome, hidden = super().verify(cache, State(token, None, drafts), [])
+        state = State(token, None, Drafts(*drafts))
+        outcome, hidden = super().verify(cache, state, [], Controls(*controls) if controls else None)
         return (outcome.decided, outcome.token, outcome.logits), hidden, cache.arrays
 
-    def _trace_draft(self, num_tokens: int, token: mx.array, hidden: mx.array, arrays: list[mx.array]) -> mx.array:
+    def _trace_draft(
+        self,
+        num_tokens: int,
+        token: mx.array,
+        hidden: mx.array,
+        controls: list[mx.array],
+        arrays: list[mx.array],
+    ) -> list[mx.array]:
         self.traces += 1
         cache = KVCache.over(self.model.config, arrays)
-        return super().draft(cache, token, hidden, num_tokens).drafts
+        state = super().draft(cache, token, hidden, num_tokens, Controls(*controls) if controls else None)
+        return state.drafts.arrays
 
 
-def compiled_round(model: Gemma4, drafter: Gemma4Assistant | None) -> CompiledRound:
-    """The compiled rounds of this pair: made once, kept with the model, made again when weights have changed."""
+def round_for(
+    model: Gemma4,
+    drafter: Gemma4Assistant | None,
+    rule: Rule | None = None,
+    processors: Sequence[LogitsProcessor] = (),
+) -> Round:
+    """The rounds of this pair, compiled where the rule can be traced and no processor is called in between.
+
+    Compiled ones are made once, kept with the model, and made again when weights have changed. Of eager ones only what
+    they learned about depth is kept.
+    """
+    rule = rule or Greedy()
+    compiles = rule.compiles and not processors
     # A trace captures the weights, and where the drafter stands: with others it would be wrong.
     captured = weight_ids(model, drafter), drafter.draft_position if isinstance(drafter, Gemma4Assistant) else None
-    known, round = model.memo.get(id(drafter), (None, None))
+    key = id(drafter), rule if compiles else None
+    known, round = model.memo.get(key, (None, None))
     if captured != known:
-        round = CompiledRound(model, drafter)
-        model.memo.put(id(drafter), (captured, round))
-    return round
+        round = CompiledRound(model, drafter, rule) if compiles else Round(model, drafter)
+        model.memo.put(key, (captured, round))
+    return round if compiles else Round(model, drafter, rule, processors, round.depth)

@@ -4,12 +4,14 @@ Verification comes first. MLX updates a buffer in place only when nothing else s
 the key-value buffers *after* verification wrote them, no round ever copies one.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
 
-from mtp_mlx.decoding.acceptance import count_agreeing
-from mtp_mlx.decoding.sampling import Choice
+from mtp_mlx.decoding.acceptance import Drafts, Greedy, Pick, Rule
+from mtp_mlx.decoding.depth import AutoDepth
+from mtp_mlx.decoding.sampling import Controls, LogitsProcessor
 from mtp_mlx.kv_cache import KVCache
 from mtp_mlx.models.gemma4 import Gemma4
 from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
@@ -22,7 +24,7 @@ class State:
 
     token: mx.array  # [B, 1], emitted but not in the cache yet
     hidden: mx.array  # [B, 1, D], the target's, where `token` came from
-    drafts: mx.array  # [B, k], proposed after `token`
+    drafts: Drafts  # proposed after `token`
 
 
 @dataclass
@@ -56,34 +58,65 @@ class Round:
     Args:
         model: the target.
         drafter: or None, for plain decoding.
-        choice: how the target chooses tokens.
+        rule: how drafts are proposed and accepted.
+        processors: (ids so far [n], logits [1, V]) -> logits [1, V], called with the context plain decoding has.
+        depth: what was learned about how deep this pair should draft.
     """
 
-    def __init__(self, model: Gemma4, drafter: Gemma4Assistant | None, choice: Choice):
-        self.model, self.drafter, self.choice = model, drafter, choice
+    def __init__(
+        self,
+        model: Gemma4,
+        drafter: Gemma4Assistant | None,
+        rule: Rule | None = None,
+        processors: Sequence[LogitsProcessor] = (),
+        depth: AutoDepth | None = None,
+    ):
+        self.model, self.drafter = model, drafter
+        self.rule, self.processors = rule or Greedy(), processors
+        self.depth = depth or AutoDepth()
 
-    def first(self, hidden: mx.array, prompt: list[int]) -> Outcome:
-        """Chooses the first token from the prompt's last hidden state [1, 1, D]."""
-        logits = self.choice.process(self.model.logits(hidden), mx.array([prompt[-1:]]), prompt[:-1])
-        tokens = self.choice.choose(logits)
-        return Outcome.of(tokens, mx.zeros((tokens.shape[0],), mx.int32), logits)
+    def first(self, cache: KVCache, hidden: mx.array, prompt: list[int], controls: Controls | None) -> Outcome:
+        """Chooses the first token from the prompt's last hidden state [B, 1, D], when the cache holds the prompt."""
+        logits = self._process(self.model.logits(hidden), mx.array([prompt[-1:]]), prompt[:-1])
+        none = Drafts(mx.zeros((hidden.shape[0], 0), mx.int32))
+        return Outcome.of(*self.rule.settle(logits, none, cache.lengths - 1, controls), logits)
 
-    def verify(self, cache: KVCache, state: State, history: list[int]) -> tuple[Outcome, mx.array]:
-        """One forward of the last token and its drafts; commits to `cache` what the target agrees with.
+    def verify(
+        self, cache: KVCache, state: State, history: list[int], controls: Controls | None = None
+    ) -> tuple[Outcome, mx.array]:
+        """One forward of the last token and its drafts; commits to `cache` what the target accepts.
 
         Returns:
             The outcome, and the target's hidden state [B, 1, D] where its last token came from.
         """
-        rows = mx.concatenate([state.token, state.drafts], axis=1)
+        rows = mx.concatenate([state.token, state.drafts.tokens], axis=1)
         hidden = self.model.model.forward(rows, RowsStep(cache, rows.shape[1]))
-        logits = self.choice.process(self.model.logits(hidden), rows, history)
-        tokens = self.choice.choose(logits)
-        accepted = count_agreeing(state.drafts, tokens)
+        logits = self._process(self.model.logits(hidden), rows, history)
+        tokens, accepted = self.rule.settle(logits, state.drafts, cache.lengths, controls)
         cache.lengths = cache.lengths + accepted + 1
         return Outcome.of(tokens, accepted, logits), mx.take_along_axis(hidden, accepted[:, None, None], axis=1)
 
-    def draft(self, cache: KVCache, token: mx.array, hidden: mx.array, num_tokens: int) -> State:
+    def draft(
+        self, cache: KVCache, token: mx.array, hidden: mx.array, num_tokens: int, controls: Controls | None = None
+    ) -> State:
         """The next round's state: `token` [B, 1], the target's `hidden` [B, 1, D] it came from, and its drafts."""
         if self.drafter is None or num_tokens == 0:
-            return State(token, hidden, mx.zeros((token.shape[0], 0), token.dtype))
-        return State(token, hidden, self.drafter.draft(self.model, cache, token, hidden, num_tokens))
+            return State(token, hidden, Drafts(mx.zeros((token.shape[0], 0), token.dtype)))
+
+        def propose(pick: Pick | None) -> mx.array:
+            return self.drafter.draft(self.model, cache, token, hidden, num_tokens, pick)
+
+        return State(token, hidden, self.rule.propose(propose, cache.lengths, controls))
+
+    def _process(self, logits: mx.array, rows: mx.array, history: list[int]) -> mx.array:
+        """Applies the processors to `logits` [1, L, V] of the input ids `rows` [1, L], which `history` precedes."""
+        if not self.processors:
+            return logits
+        context = mx.concatenate([mx.array(history, rows.dtype), rows[0]])
+        processed = []
+        for i in range(rows.shape[1]):
+            row = logits[:, i]
+            for processor in self.processors:
+                row = processor(context[: len(history) + i + 1], row)
+            processed.append(row)
+        return mx.stack(processed, axis=1)

@@ -9,6 +9,7 @@ import mlx.core as mx
 from mtp_mlx.decoding.depth import Depth
 from mtp_mlx.decoding.prefill import PREFILL_STEP_SIZE, Progress, prefill
 from mtp_mlx.decoding.round import Outcome, Round, State
+from mtp_mlx.decoding.sampling import Controls
 from mtp_mlx.kv_cache import KVCache
 from mtp_mlx.speculation import Speculation
 
@@ -42,6 +43,7 @@ class TokenStream:
         max_tokens: how many to emit at most, at least one.
         depth: decides how many tokens each round drafts.
         stop_ids: ids that end the stream; the id itself is emitted.
+        controls: the values of the round's rule, where it has any.
     """
 
     def __init__(
@@ -55,11 +57,12 @@ class TokenStream:
         stop_ids: Collection[int] = (),
         prefill_step_size: int = PREFILL_STEP_SIZE,
         progress: Progress | None = None,
+        controls: Controls | None = None,
     ):
         self.round, self.cache, self.prompt = round, cache, prompt
         self.max_tokens = self.remaining = max_tokens
         self.depth, self.stop_ids = depth, stop_ids
-        self.prefill_step_size, self.progress = prefill_step_size, progress
+        self.prefill_step_size, self.progress, self.controls = prefill_step_size, progress, controls
         self.history = list(prompt)
         self.speculation = Speculation()
 
@@ -91,7 +94,7 @@ class TokenStream:
         """Processes the prompt and chooses the first token; also gives the hidden state [1, 1, D] it came from."""
         prompt = mx.array([self.prompt])
         hidden = prefill(self.round.model, prompt, self.cache, self.prefill_step_size, self.progress)
-        outcome = self.round.first(hidden, self.prompt)
+        outcome = self.round.first(self.cache, hidden, self.prompt, self.controls)
         mx.async_eval(outcome.decided, outcome.logits, hidden, self.cache.arrays)
         return outcome, hidden
 
@@ -99,7 +102,7 @@ class TokenStream:
         return self.remaining == 0 or tokens[-1] in self.stop_ids
 
     def _draft(self, outcome: Outcome, hidden: mx.array, most: int) -> State:
-        return self.round.draft(self.cache, outcome.token, hidden, self._depth(most))
+        return self.round.draft(self.cache, outcome.token, hidden, self._depth(most), self.controls)
 
     def _depth(self, most: int) -> int:
         """Drafts for the next round: the policy's, but never more than `most` or than the rings have room for."""
@@ -108,19 +111,19 @@ class TokenStream:
     def _dispatch(self, state: State) -> tuple[Outcome, State]:
         """Starts verifying `state` and drafting after it, without waiting."""
         self._dispatched = time.perf_counter()
-        state.drafts = state.drafts[:, : self.remaining - 1]  # the target adds one: never past the limit
-        self.cache.reserve(1 + state.drafts.shape[1])
-        outcome, hidden = self.round.verify(self.cache, state, self.history[:-1])
+        state.drafts = state.drafts.first(self.remaining - 1)  # the target adds one: never past the limit
+        self.cache.reserve(1 + state.drafts.count)
+        outcome, hidden = self.round.verify(self.cache, state, self.history[:-1], self.controls)
         # The device verifies while the host builds the graph that drafts.
         mx.async_eval(outcome.decided, outcome.token, outcome.logits, hidden, self.cache.arrays)
         state = self._draft(outcome, hidden, self.remaining - 2)  # this round emits one at least, the next another
-        mx.async_eval(state.drafts)
+        mx.async_eval(state.drafts.arrays)
         return outcome, state
 
     def _finish(self, outcome: Outcome, state: State) -> tuple[list[int], int, mx.array]:
         """Waits for a round; what it emits, how many of those were drafts, and the logits of its rows [1, k+1, V]."""
         tokens, accepted = outcome.read()
-        verified, drafted = outcome.verified, state.drafts.shape[1]
+        verified, drafted = outcome.verified, state.drafts.count
         self.depth.observe(verified, accepted, drafted, time.perf_counter() - self._dispatched)
         self.cache.offset += accepted + 1
         tokens = self._cut(tokens)

@@ -5,6 +5,8 @@ state at the position that produced it; its output is the next token, and the hi
 transformers' `modeling_gemma4_assistant.py`.
 """
 
+from collections.abc import Callable
+
 import mlx.core as mx
 import mlx.nn as nn
 
@@ -41,8 +43,16 @@ class Gemma4Assistant(nn.Module):
                 text.hidden_size, text.vocab_size, config.num_centroids, config.centroid_intermediate_top_k
             )
 
-    def draft(self, target: Gemma4, cache: KVCache, token: mx.array, hidden: mx.array, num_tokens: int) -> mx.array:
-        """Proposes the tokens after `token`, greedily.
+    def draft(
+        self,
+        target: Gemma4,
+        cache: KVCache,
+        token: mx.array,
+        hidden: mx.array,
+        num_tokens: int,
+        pick: Callable[["Gemma4Assistant", mx.array], mx.array] | None = None,
+    ) -> mx.array:
+        """Proposes the tokens after `token`.
 
         Args:
             target: the model whose embedding and keys and values are read.
@@ -50,6 +60,7 @@ class Gemma4Assistant(nn.Module):
             token: last token of each slot, [B, 1].
             hidden: the target's hidden state after its final norm where `token` came from, [B, 1, backbone].
             num_tokens: how many to propose.
+            pick: chooses each from the drafter and its hidden state [B, 1, D] -> id [B, 1]; None takes the likeliest.
 
         Returns:
             Token ids [B, num_tokens].
@@ -58,7 +69,7 @@ class Gemma4Assistant(nn.Module):
         drafts = []
         for _ in range(num_tokens):
             h, hidden = self.step(target, token, hidden, step)
-            token = self.argmax(h)
+            token = self.argmax(h) if pick is None else pick(self, h)
             drafts.append(token)
         return mx.concatenate(drafts, axis=1) if drafts else mx.zeros((token.shape[0], 0), token.dtype)
 
@@ -74,8 +85,17 @@ class Gemma4Assistant(nn.Module):
             return self.masked_embedding.argmax(h, self.model.embed_tokens)
         return mx.argmax(self.model.embed_tokens.as_linear(h), axis=-1)
 
+    def candidates(self, h: mx.array) -> tuple[mx.array | None, mx.array]:
+        """What may be drafted from hidden states [B, L, D]: ids and their logits, both [B, L, C].
+
+        Ids are None where every token may: C is the vocabulary then.
+        """
+        if self.config.use_ordered_embeddings:
+            return self.masked_embedding.candidates(h, self.model.embed_tokens)
+        return None, self.model.embed_tokens.as_linear(h)
+
     def logits(self, h: mx.array) -> mx.array:
-        """Logits over the whole vocabulary [B, L, V]; for reference and sampling from the full head."""
+        """Logits over the whole vocabulary [B, L, V], for reference."""
         if self.config.use_ordered_embeddings:
             return self.masked_embedding.dense(h, self.model.embed_tokens)
         return self.model.embed_tokens.as_linear(h)

@@ -1,5 +1,6 @@
 """Things derived from a model's weights, and how to tell that the weights are still the same."""
 
+from collections.abc import Hashable
 from typing import Any
 
 import mlx.nn as nn
@@ -9,13 +10,13 @@ from mlx.utils import tree_flatten
 class Memo:
     """Keeps a few derived things, such as compiled functions, as long as their owner lives."""
 
-    def __init__(self, most: int = 4):
+    def __init__(self, most: int = 8):
         self._most, self._items = most, {}
 
-    def get(self, key: int, default: Any) -> Any:
+    def get(self, key: Hashable, default: Any) -> Any:
         return self._items.get(key, default)
 
-    def put(self, key: int, value: Any) -> None:
+    def put(self, key: Hashable, value: Any) -> None:
         """Remembers `value`, and forgets the oldest where there are too many."""
         self._items.pop(key, None)
         self._items[key] = value

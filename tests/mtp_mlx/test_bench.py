@@ -10,7 +10,7 @@ from mtp_mlx.bench import measure as measuring
 from mtp_mlx.bench.measure import Workload, measure
 from mtp_mlx.bench.prompts import BenchPrompt, default_prompts, read_prompts, select
 from mtp_mlx.bench.report import PromptResult, Run, Spread, Summary, repeated_share
-from mtp_mlx.decoding.compiled import compiled_round
+from mtp_mlx.decoding.compiled import round_for
 from mtp_mlx.decoding.depth import FixedDepth
 from mtp_mlx.load import load_tokenizer
 from mtp_mlx.speculation import Speculation
@@ -135,7 +135,7 @@ def test_without_a_drafter_only_plain_decoding_is_measured(model):
 
 def test_auto_depth_may_find_that_drafting_does_not_pay(model):
     drafter = tiny.build_drafter(tiny.drafter_config(CONFIG, clustered=False))
-    compiled = compiled_round(model, drafter)
+    compiled = round_for(model, drafter)
     compiled.depth = FixedDepth(2)
 
     def stop_drafting(done: int, total: int) -> None:

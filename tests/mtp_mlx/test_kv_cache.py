@@ -10,7 +10,6 @@ from mtp_mlx.decoding.compiled import CompiledRound
 from mtp_mlx.decoding.depth import FixedDepth
 from mtp_mlx.decoding.plain import plain_tokens
 from mtp_mlx.decoding.round import Round
-from mtp_mlx.decoding.sampling import Choice
 from mtp_mlx.decoding.stream import TokenStream
 from mtp_mlx.kv_cache import CAPACITY_STEP, KVCache, LayerCache
 from mtp_mlx.models.config import TextConfig
@@ -55,9 +54,7 @@ def test_growing_across_a_capacity_step_changes_nothing(model, prompt_length, de
         prompt + [token for token, _ in truth], [i % 3 == 0 for i in range(prompt_length + tokens)], 128
     )
     cache = model.make_cache()
-    emitted = list(
-        TokenStream(Round(model, drafter, Choice()), cache, prompt, max_tokens=tokens, depth=FixedDepth(depth))
-    )
+    emitted = list(TokenStream(Round(model, drafter), cache, prompt, max_tokens=tokens, depth=FixedDepth(depth)))
     assert [e.token for e in emitted] == [token for token, _ in truth]
     assert all(mx.array_equal(e.logits, logits).item() for e, (_, logits) in zip(emitted, truth, strict=True))
     assert cache.capacity >= cache.written
@@ -118,7 +115,7 @@ def test_decoding_copies_no_buffer(wide_model, compiled):
     model, prompt, tokens = wide_model, ids(4000), 30
     drafter = tiny.ScriptedDrafter(prompt + ids(tokens), [i % 2 == 0 for i in range(len(prompt) + tokens)], 128)
     cache = model.make_cache()
-    round = CompiledRound(model, drafter) if compiled else Round(model, drafter, Choice())
+    round = CompiledRound(model, drafter) if compiled else Round(model, drafter)
     stream = iter(TokenStream(round, cache, prompt, max_tokens=tokens, depth=FixedDepth(3), prefill_step_size=256))
     for _ in range(8):
         next(stream)

@@ -14,7 +14,6 @@ from mtp_mlx.decoding.compiled import CompiledRound
 from mtp_mlx.decoding.depth import FixedDepth
 from mtp_mlx.decoding.plain import plain_tokens
 from mtp_mlx.decoding.round import Round
-from mtp_mlx.decoding.sampling import Choice
 from mtp_mlx.decoding.stream import TokenStream
 from tests import tiny
 
@@ -97,7 +96,7 @@ def check_case(rng: random.Random) -> None:
 
     drafter = drafter_for(kind, architecture, window, truth, rng)
     store = truth.model.make_cache(max_draft_tokens=MAX_DRAFTS)
-    round = Round(truth.model, drafter, Choice())
+    round = Round(truth.model, drafter)
     limit = length if ending == "length" else REFERENCE_TOKENS
     options = {"depth": FixedDepth(depth), "prefill_step_size": step_size}
     stream = TokenStream(round, store, truth.prompt, max_tokens=limit, stop_ids=stop_ids, **options)

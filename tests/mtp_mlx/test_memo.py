@@ -7,7 +7,7 @@ import mlx.core as mx
 from mlx_lm.models import gemma4_text
 
 from mtp_mlx import as_target, generate_step
-from mtp_mlx.decoding.compiled import compiled_round
+from mtp_mlx.decoding.compiled import round_for
 from tests import tiny
 
 
@@ -22,10 +22,10 @@ def greedy(model, count: int = 6) -> list[int]:
 def test_a_pair_is_compiled_once():
     model = tiny.build_target(tiny.target_config("e2b"))
     greedy(model)
-    round = compiled_round(model, None)
+    round = round_for(model, None)
     traces = round.traces
     greedy(model)
-    assert compiled_round(model, None) is round
+    assert round_for(model, None) is round
     assert round.traces == traces > 0
 
 

@@ -14,7 +14,6 @@ from mtp_mlx import draft_tokens
 from mtp_mlx.decoding.depth import FixedDepth
 from mtp_mlx.decoding.prefill import prefill
 from mtp_mlx.decoding.round import Round
-from mtp_mlx.decoding.sampling import Choice
 from mtp_mlx.decoding.stream import TokenStream
 from mtp_mlx.errors import MisuseError
 from mtp_mlx.kv_cache import KVCache
@@ -161,7 +160,7 @@ def test_drafts_of_every_round_are_those_of_a_first_round(name, head):
     target, prompt, drafter = case(name).target, case(name).ids[:20], case(name).drafter(head)
     text = prompt + case(name).golden["greedy"].tolist()
     spy = Spy(drafter, ScriptedDrafter(text, np.random.RandomState(0).rand(len(text)) < 0.3, 128))
-    stream = TokenStream(Round(target, spy, Choice()), target.make_cache(), prompt, max_tokens=56, depth=FixedDepth(4))
+    stream = TokenStream(Round(target, spy), target.make_cache(), prompt, max_tokens=56, depth=FixedDepth(4))
     assert [emitted.token for emitted in stream] == text[20:76]
     accepted = stream.speculation.accepted_by_position
     assert stream.speculation.rounds > accepted[0] > accepted[-1] > 0
