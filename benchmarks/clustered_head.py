@@ -21,7 +21,7 @@ Step = Callable[[mx.array], mx.array]
 
 
 def random_head(vocabulary: int, centroids: int) -> tuple[ClusteredHead, nn.Embedding]:
-    """Our head and the embedding table it shares with the drafter, float32."""
+    """Our head and its embedding table, in cluster order, float32."""
     head, table = ClusteredHead(HIDDEN, vocabulary, centroids, TOP_K), nn.Embedding(vocabulary, HIDDEN)
     head.token_ordering = mx.random.permutation(vocabulary).astype(mx.int32)
     table.weight = mx.random.normal((vocabulary, HIDDEN))
@@ -29,8 +29,8 @@ def random_head(vocabulary: int, centroids: int) -> tuple[ClusteredHead, nn.Embe
     return head, table
 
 
-def mlx_vlm_head(head: ClusteredHead) -> MaskedEmbedder:
-    """mlx-vlm's head over the same arrays."""
+def mlx_vlm_step(head: ClusteredHead, table: nn.Embedding) -> Step:
+    """mlx-vlm's head with the same weights; its table lies in vocabulary order."""
     theirs = MaskedEmbedder(
         SimpleNamespace(
             text_config=SimpleNamespace(hidden_size=HIDDEN, vocab_size=head.vocab_size),
@@ -40,7 +40,9 @@ def mlx_vlm_head(head: ClusteredHead) -> MaskedEmbedder:
     )
     theirs.centroids.weight = head.centroids.weight
     theirs.token_ordering = head.token_ordering
-    return theirs
+    weight = table.weight[mx.argsort(head.token_ordering)]
+    mx.eval(weight)
+    return lambda h: theirs.argmax(h, weight)
 
 
 def interleaved_ms(steps: dict[str, Step], repeats: int, width: int = HIDDEN) -> dict[str, list[float]]:
@@ -88,14 +90,14 @@ def main() -> None:
     mx.random.seed(0)
 
     head, table = random_head(VOCABULARY, CENTROIDS)
-    theirs, four_bit = mlx_vlm_head(head), table.to_quantized(group_size=64, bits=4)
+    four_bit = table.to_quantized(group_size=64, bits=4)
     mx.eval(four_bit.parameters())
     full, full_4, ours, ours_4, vlm = steps = {
         "full head": mx.compile(lambda h: mx.argmax(table.as_linear(h), axis=-1)),
         "full head, 4-bit": mx.compile(lambda h: mx.argmax(four_bit.as_linear(h), axis=-1)),
         "clustered head": mx.compile(lambda h: head.argmax(h, table)),
         "clustered head, 4-bit": mx.compile(lambda h: head.argmax(h, four_bit)),
-        "mlx-vlm's clustered head": lambda h: theirs.argmax(h, table.weight),
+        "mlx-vlm's clustered head": mlx_vlm_step(head, table),
     }
     check_agreement({name: steps[name] for name in (ours, vlm)})
     times = interleaved_ms(steps, args.repeats)

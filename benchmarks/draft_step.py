@@ -19,7 +19,7 @@ from mtp_mlx.kv_cache import KVCache
 from mtp_mlx.load import load_drafter
 from mtp_mlx.models.config import FULL, SLIDING, AssistantConfig, TextConfig
 from mtp_mlx.models.gemma4 import Gemma4
-from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
+from mtp_mlx.models.gemma4_assistant import Gemma4Assistant, to_vocabulary_order
 from tests import tiny
 
 BACKBONE = 1536
@@ -64,8 +64,9 @@ def our_step(drafter: Gemma4Assistant, target: Gemma4, cache: KVCache) -> Step:
 def mlx_vlm_step(drafter: Gemma4Assistant, target: Gemma4, cache: KVCache, tokens: int) -> Step:
     """The same with mlx-vlm's drafter over the same weights, and over as many keys and values as it would see."""
     theirs = VlmDrafter(VlmConfig.from_dict(DRAFTER))
+    weights = to_vocabulary_order(tree_flatten(drafter.parameters(), destination={}))
     # Row-contiguous, as it loads them itself; ours may lie in memory otherwise.
-    theirs.load_weights([(name, mx.contiguous(array)) for name, array in tree_flatten(drafter.parameters())])
+    theirs.load_weights([(name, mx.contiguous(array)) for name, array in weights.items()])
     theirs.bind(target.model)
     theirs._input_embed_scale = BACKBONE**0.5  # which it cannot find in our model
     rows = {FULL: tokens, SLIDING: min(tokens, target.config.sliding_window)}

@@ -16,7 +16,7 @@ from mlx_lm.tokenizer_utils import load as load_tokenizer_files
 from mtp_mlx.errors import UserError
 from mtp_mlx.models.config import AssistantConfig, TextConfig
 from mtp_mlx.models.gemma4 import Gemma4
-from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
+from mtp_mlx.models.gemma4_assistant import Gemma4Assistant, to_cluster_order
 from mtp_mlx.models.memo import weight_ids
 from mtp_mlx.pairing import check_pair, check_tokenizers
 from mtp_weights.layout import drafter_weights, target_weights
@@ -54,7 +54,8 @@ def load_model(path_or_repo: str | Path) -> tuple[Gemma4, dict[str, Any]]:
     weights = target_weights(read_weights(path), len(config.kv_owners), config.tie_word_embeddings)
     model = Gemma4(config)
     model.name, model.path = str(path_or_repo), path
-    _fill(model, weights, raw)
+    _match(model, weights, raw)
+    _fill(model, weights)
     return model, raw
 
 
@@ -94,8 +95,12 @@ def load_drafter(path_or_repo: str | Path, model: Target, *, draft_position: str
     check_pair(target.config, config)
     if target.path is not None:
         check_tokenizers(target.path, path)
+    weights = drafter_weights(read_weights(path))
     drafter = Gemma4Assistant(config, draft_position)
-    _fill(drafter, drafter_weights(read_weights(path)), raw)
+    _match(drafter, weights, raw)
+    weights = to_cluster_order(weights)
+    mx.eval(weights)  # frees the table as it was read before anything else takes memory
+    _fill(drafter, weights)
     return drafter
 
 
@@ -142,10 +147,14 @@ def _adopt(source: mlx_lm_gemma4_text.Model) -> Gemma4:
     return target
 
 
-def _fill(module: nn.Module, weights: dict[str, mx.array], config: dict[str, Any]) -> None:
-    """Gives `module` its weights, quantized where the checkpoint is; nothing stays at its initial value."""
+def _match(module: nn.Module, weights: dict[str, mx.array], config: dict[str, Any]) -> None:
+    """Makes `module` quantized where the checkpoint is, and sees to it that `weights` are all it needs and no more."""
     nn.quantize(module, class_predicate=partial(_quantization_of, quantization_of(config), weights))
     _check_complete(tree_flatten(module.parameters(), destination={}), weights)
+
+
+def _fill(module: nn.Module, weights: dict[str, mx.array]) -> None:
+    """Gives `module` its weights, in the dtypes and layouts that suit the device."""
     module.load_weights([(name, _for_device(array)) for name, array in weights.items()])
     if _on_cpu():
         module.apply_to_modules(_lay_out_for_cpu)

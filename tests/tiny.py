@@ -19,7 +19,7 @@ from mlx.utils import tree_flatten
 from mtp_mlx.kv_cache import KVCache
 from mtp_mlx.models.config import FULL, SLIDING, AssistantConfig, TextConfig
 from mtp_mlx.models.gemma4 import Gemma4
-from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
+from mtp_mlx.models.gemma4_assistant import Gemma4Assistant, to_cluster_order
 
 S, F = SLIDING, FULL
 Config = dict[str, Any]
@@ -133,17 +133,19 @@ def drafter_config(target: Config, *, clustered: bool, **changes: Any) -> Config
 
 
 def random_weights(module: nn.Module, seed: int = 0) -> dict[str, mx.array]:
-    """Weights for every parameter of `module`, float32 and exact in bfloat16."""
+    """Weights for every parameter of `module` as a checkpoint has them, float32 and exact in bfloat16."""
     parameters = tree_flatten(module.parameters(), destination={})
     return {name: _random(name, array.shape, seed) for name, array in parameters.items()}
 
 
 def build_target(config: Config, seed: int = 0) -> Gemma4:
-    return _with_weights(Gemma4(TextConfig.from_dict(config)), seed)
+    model = Gemma4(TextConfig.from_dict(config))
+    return _with_weights(model, random_weights(model, seed))
 
 
 def build_drafter(config: Config, seed: int = 1, draft_position: str = "next") -> Gemma4Assistant:
-    return _with_weights(Gemma4Assistant(AssistantConfig.from_dict(config), draft_position), seed)
+    drafter = Gemma4Assistant(AssistantConfig.from_dict(config), draft_position)
+    return _with_weights(drafter, to_cluster_order(random_weights(drafter, seed)))
 
 
 class ScriptedDrafter(nn.Module):
@@ -218,8 +220,8 @@ def write_drafter(folder: Path, config: Config, seed: int = 1) -> Path:
     return write_checkpoint(folder, config, weights)
 
 
-def _with_weights(module: nn.Module, seed: int) -> Any:
-    module.load_weights(list(random_weights(module, seed).items()))
+def _with_weights(module: nn.Module, weights: dict[str, mx.array]) -> Any:
+    module.load_weights(list(weights.items()))
     module.eval()
     mx.eval(module.parameters())
     return module

@@ -3,6 +3,9 @@
 It has no cache and needs no prefill. Its input is the target's embedding of the last token beside the target's hidden
 state at the position that produced it; its output is the next token, and the hidden state for the step after. As in
 transformers' `modeling_gemma4_assistant.py`.
+
+With a clustered head, the rows of the embedding table lie in cluster order here, and in vocabulary order in checkpoints
+(see `clustered_head.py`): `to_cluster_order` on the way in, `to_vocabulary_order` on the way out.
 """
 
 from collections.abc import Callable
@@ -79,6 +82,12 @@ class Gemma4Assistant(nn.Module):
         h = self.model.norm(self.model.run_sharers(x, None, step))
         return h, self.post_projection(h)
 
+    def rows_of(self, tokens: mx.array) -> mx.array:
+        """Which rows of the drafter's embedding table belong to `tokens` [...]."""
+        if self.config.use_ordered_embeddings:
+            return mx.argsort(self.masked_embedding.token_ordering)[tokens]
+        return tokens
+
     def argmax(self, h: mx.array) -> mx.array:
         """The most likely token of hidden states [B, L, D] -> ids [B, L]."""
         if self.config.use_ordered_embeddings:
@@ -99,3 +108,21 @@ class Gemma4Assistant(nn.Module):
         if self.config.use_ordered_embeddings:
             return self.masked_embedding.dense(h, self.model.embed_tokens)
         return self.model.embed_tokens.as_linear(h)
+
+
+def to_cluster_order(weights: dict[str, mx.array]) -> dict[str, mx.array]:
+    """A drafter's weights, from how checkpoints have them to how `Gemma4Assistant` does."""
+    return _with_reordered_table(weights, lambda token_ordering: token_ordering)
+
+
+def to_vocabulary_order(weights: dict[str, mx.array]) -> dict[str, mx.array]:
+    """A drafter's weights, from how `Gemma4Assistant` has them to how checkpoints do."""
+    return _with_reordered_table(weights, mx.argsort)
+
+
+def _with_reordered_table(weights: dict[str, mx.array], order: Callable[[mx.array], mx.array]) -> dict[str, mx.array]:
+    token_ordering = weights.get("masked_embedding.token_ordering")
+    if token_ordering is None:
+        return weights
+    rows = order(token_ordering)  # of the table, or of its packed weights, scales and biases where it is quantized
+    return {name: array[rows] if name.startswith("model.embed_tokens.") else array for name, array in weights.items()}

@@ -7,7 +7,7 @@ from typing import Any
 import mlx.core as mx
 from mlx.utils import tree_flatten
 
-from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
+from mtp_mlx.models.gemma4_assistant import Gemma4Assistant, to_vocabulary_order
 
 
 def save_drafter(drafter: Gemma4Assistant, config: dict[str, Any], folder: Path) -> None:
@@ -18,7 +18,8 @@ def save_drafter(drafter: Gemma4Assistant, config: dict[str, Any], folder: Path)
         folder: created where missing; files of an earlier checkpoint are replaced.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    weights = {name: _stored(array) for name, array in tree_flatten(drafter.parameters())}
+    weights = to_vocabulary_order(tree_flatten(drafter.parameters(), destination={}))
+    weights = {name: _stored(array) for name, array in weights.items()}
     mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "mlx"})
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n", "utf-8")
 

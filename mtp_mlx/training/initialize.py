@@ -25,12 +25,11 @@ def new_drafter(target: Gemma4, config: AssistantConfig) -> Gemma4Assistant:
     drafter.update(tree_map_with_path(_random, drafter.parameters()))
     table = target.model.embed_tokens(mx.arange(target.config.vocab_size)).astype(mx.float32)
     basis = principal_directions(table, config.text.hidden_size)
-    embedding = table @ basis
-    drafter.model.embed_tokens.weight = embedding
+    drafter.model.embed_tokens.weight = table @ basis
     drafter.pre_projection.weight = mx.concatenate([basis, basis], axis=0).T * 0.5**0.5
     drafter.post_projection.weight = basis
     if config.use_ordered_embeddings:
-        _start_clusters(drafter, embedding)
+        _start_clusters(drafter)
     mx.eval(drafter.parameters())
     return drafter
 
@@ -52,7 +51,9 @@ def _random(path: str, array: mx.array) -> mx.array:
     return array
 
 
-def _start_clusters(drafter: Gemma4Assistant, embedding: mx.array) -> None:
-    head = drafter.masked_embedding
-    head.token_ordering = cluster_tokens(embedding, head.num_centroids)
-    head.centroids.weight = embedding[head.token_ordering].reshape(head.num_centroids, -1, embedding.shape[1]).mean(1)
+def _start_clusters(drafter: Gemma4Assistant) -> None:
+    """Finds clusters in the embedding table, and brings the table to their order."""
+    head, embedding = drafter.masked_embedding, drafter.model.embed_tokens
+    head.token_ordering = cluster_tokens(embedding.weight, head.num_centroids)
+    embedding.weight = embedding.weight[head.token_ordering]
+    head.centroids.weight = embedding.weight.reshape(head.num_centroids, head.cluster_size, -1).mean(axis=1)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 import mlx.nn as nn
 
+from mtp_mlx.models.clustered_head import ClusteredHead
 from mtp_mlx.models.gemma4 import Gemma4
 from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
 from mtp_mlx.training.examples import Examples
@@ -32,21 +33,19 @@ class Objective:
     def __call__(self, drafter: Gemma4Assistant, target: Gemma4, examples: Examples) -> tuple[mx.array, mx.array]:
         """Returns the loss in nats a draft [], and how often the full head's argmax is the target's by step [k]."""
         losses, agreement = [], []
+        choices = drafter.rows_of(examples.choices)  # the full head's logits come in the order of its table
         states = unroll(drafter, target, examples, self.num_steps)
         for j, (own, weight) in enumerate(zip(states, self.weights, strict=True)):
-            labels = examples.choices[:, 1 + j : 1 + j + own.shape[1]]
+            labels = choices[:, 1 + j : 1 + j + own.shape[1]]
             logits = drafter.model.embed_tokens.as_linear(own)
             loss = nn.losses.cross_entropy(logits, labels).mean()
             if drafter.config.use_ordered_embeddings:
-                loss = loss + self.cluster_weight * cluster_loss(drafter, own, labels).mean()
+                loss = loss + self.cluster_weight * cluster_loss(drafter.masked_embedding, own, labels).mean()
             losses.append(weight * loss)
             agreement.append((mx.argmax(logits, axis=-1) == labels).mean())
         return sum(losses) / sum(self.weights), mx.stack(agreement)
 
 
-def cluster_loss(drafter: Gemma4Assistant, own: mx.array, labels: mx.array) -> mx.array:
-    """Cross-entropy [...] of the centroid scores of `own` [..., d] to the clusters of `labels` [...]."""
-    head = drafter.masked_embedding
-    size = head.vocab_size // head.num_centroids
-    cluster_of = mx.argsort(head.token_ordering) // size  # the inverse permutation
-    return nn.losses.cross_entropy(head.centroids(mx.stop_gradient(own)), cluster_of[labels])
+def cluster_loss(head: ClusteredHead, own: mx.array, labels: mx.array) -> mx.array:
+    """Cross-entropy [...] of the centroid scores of `own` [..., d] to the clusters of `labels` [...], table rows."""
+    return nn.losses.cross_entropy(head.centroids(mx.stop_gradient(own)), labels // head.cluster_size)

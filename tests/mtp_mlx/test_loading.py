@@ -12,7 +12,7 @@ from mtp_mlx import load, load_drafter, load_model
 from mtp_mlx.errors import UserError
 from mtp_mlx.models.config import AssistantConfig, TextConfig
 from mtp_mlx.models.gemma4 import Gemma4
-from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
+from mtp_mlx.models.gemma4_assistant import Gemma4Assistant, to_vocabulary_order
 from tests.reference.cases import HEADS, TOLERANCE, case, gap, saved_config
 from tests.tiny import (
     ARCHITECTURES,
@@ -41,7 +41,7 @@ def drafter_weights(config: Config) -> Weights:
 
 
 def assert_holds(module, expected: Weights) -> None:
-    parameters = tree_flatten(module.parameters(), destination={})
+    parameters = to_vocabulary_order(tree_flatten(module.parameters(), destination={}))
     assert parameters.keys() == expected.keys()
     assert all(mx.array_equal(array, expected[name]) for name, array in parameters.items())
 

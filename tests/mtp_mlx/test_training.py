@@ -117,6 +117,9 @@ def test_checkpoint_is_what_load_drafter_reads(target, drafter, tmp_path):
     stored = mx.load(str(tmp_path / "drafter" / "model.safetensors"))
     assert stored["masked_embedding.token_ordering"].dtype == mx.int64
     assert stored["model.layers.1.self_attn.q_proj.weight"].dtype == mx.bfloat16
+    table, tokens = stored["model.embed_tokens.weight"], mx.array([3, 77])
+    own = drafter.model.embed_tokens(drafter.rows_of(tokens))
+    assert mx.array_equal(table[tokens], own.astype(mx.bfloat16))  # in vocabulary order
     loaded = load_drafter(tmp_path / "drafter", target)
     for (name, a), (other, b) in zip(
         tree_flatten(drafter.parameters()), tree_flatten(loaded.parameters()), strict=True
@@ -128,7 +131,8 @@ def test_checkpoint_is_what_load_drafter_reads(target, drafter, tmp_path):
 def test_new_drafter_of_the_targets_width_starts_with_its_embedding(target):
     full_width = {**DRAFTER, "text_config": {**DRAFTER["text_config"], "hidden_size": 32}}
     drafter = new_drafter(target, AssistantConfig.from_dict(full_width))
-    assert mx.array_equal(drafter.model.embed_tokens.weight, target.model.embed_tokens.weight)
+    rows = drafter.rows_of(mx.arange(VOCAB))
+    assert mx.array_equal(drafter.model.embed_tokens(rows), target.model.embed_tokens.weight)
     assert mx.array_equal(drafter.post_projection.weight, mx.eye(32))
 
 
