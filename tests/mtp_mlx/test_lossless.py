@@ -4,16 +4,17 @@
 """
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
 import mlx.core as mx
 import pytest
 
-from mtp_mlx.decoding.compiled import CompiledRound
+from mtp_mlx.decoding.compiled import CompiledRound, round_for
 from mtp_mlx.decoding.depth import FixedDepth
 from mtp_mlx.decoding.plain import plain_tokens
-from mtp_mlx.decoding.round import Round
+from mtp_mlx.decoding.round import Round, State
 from mtp_mlx.decoding.stream import TokenStream
 from tests import tiny
 
@@ -22,6 +23,7 @@ MAX_DRAFTS = 6
 REFERENCE_TOKENS = 36
 ENDINGS = ("length", "stop id", "closed", "exception")
 DRAFTERS = ("right", "wrong", "mixed", "clustered", "full")
+Drafter = tiny.Gemma4Assistant | tiny.ScriptedDrafter
 
 
 class ConsumerError(Exception):
@@ -32,6 +34,8 @@ class ConsumerError(Exception):
 class Reference:
     """A prompt and what plain decoding makes of it."""
 
+    architecture: str
+    window: int
     model: tiny.Gemma4
     prompt: list[int]
     tokens: list[int]
@@ -56,10 +60,12 @@ def reference(architecture: str, window: int, prompt_length: int, step_size: int
     prompt = [rng.randrange(model.config.vocab_size) for _ in range(prompt_length)]
     plain = plain_tokens(model, prompt, model.make_cache(max_draft_tokens=MAX_DRAFTS), step_size)
     pairs = [next(plain) for _ in range(REFERENCE_TOKENS)]
-    return Reference(model, prompt, [token for token, _ in pairs], [logits for _, logits in pairs])
+    return Reference(
+        architecture, window, model, prompt, [token for token, _ in pairs], [logits for _, logits in pairs]
+    )
 
 
-def drafter_for(kind: str, architecture: str, window: int, truth: Reference, rng: random.Random):
+def drafter_for(kind: str, architecture: str, window: int, truth: Reference, rng: random.Random) -> Drafter:
     if kind in ("clustered", "full"):
         return drafter_of(architecture, window, kind == "clustered")
     script = truth.prompt + truth.tokens + [0] * MAX_DRAFTS
@@ -83,7 +89,32 @@ def run_to_its_end(stream: TokenStream, ending: str, length: int) -> list:
     return emitted
 
 
-def check_case(rng: random.Random) -> None:
+class ScriptedRound(CompiledRound):
+    """Verifies compiled; the script changes from case to case, so it stays out of the trace."""
+
+    def draft(self, *arguments) -> State:
+        return Round.draft(self, *arguments)
+
+
+def eager_round(truth: Reference, drafter: Drafter) -> Round:
+    return Round(truth.model, drafter)
+
+
+def kept_round(truth: Reference, drafter: Drafter) -> Round:
+    """A compiled round as decoding keeps it: traced in one case, used again in others."""
+    if isinstance(drafter, tiny.ScriptedDrafter):
+        round = scripted_round_of(truth.architecture, truth.window)
+        round.drafter = drafter
+        return round
+    return round_for(truth.model, drafter)
+
+
+@cache
+def scripted_round_of(architecture: str, window: int) -> ScriptedRound:
+    return ScriptedRound(model_of(architecture, window), None)
+
+
+def check_case(rng: random.Random, make_round: Callable[[Reference, Drafter], Round]) -> None:
     architecture, window = rng.choice(list(tiny.ARCHITECTURES)), rng.choice(WINDOWS)
     step_size = rng.choice((4, 7, 512))
     truth = reference(architecture, window, rng.randint(1, 3 * window), step_size)
@@ -96,7 +127,7 @@ def check_case(rng: random.Random) -> None:
 
     drafter = drafter_for(kind, architecture, window, truth, rng)
     store = truth.model.make_cache(max_draft_tokens=MAX_DRAFTS)
-    round = Round(truth.model, drafter)
+    round = make_round(truth, drafter)
     limit = length if ending == "length" else REFERENCE_TOKENS
     options = {"depth": FixedDepth(depth), "prefill_step_size": step_size}
     stream = TokenStream(round, store, truth.prompt, max_tokens=limit, stop_ids=stop_ids, **options)
@@ -122,10 +153,11 @@ def assert_equal(emitted: list, truth: Reference, start: int, end: int, case: st
         assert mx.array_equal(e.logits, logits).item(), f"{case}: logits differ by {mx.abs(e.logits - logits).max()}"
 
 
-def test_output_and_cache_equal_plain_decoding_to_the_bit(fuzz_cases, fuzz_seed):
+@pytest.mark.parametrize("make_round", [eager_round, kept_round])
+def test_output_and_cache_equal_plain_decoding_to_the_bit(fuzz_cases, fuzz_seed, make_round):
     rng = random.Random(fuzz_seed)
     for _ in range(fuzz_cases):
-        check_case(rng)
+        check_case(rng, make_round)
 
 
 @pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)
