@@ -24,7 +24,7 @@ class WatchedRound(CompiledRound):
         self.shapes: set[tuple[str, int, int]] = set()
 
     def verify(self, cache: KVCache, state: State, *rest) -> tuple[Outcome, mx.array]:
-        self.shapes.add(("verify", state.drafts.shape[1], cache.capacity))
+        self.shapes.add(("verify", state.drafts.count, cache.capacity))
         return super().verify(cache, state, *rest)
 
     def draft(self, cache: KVCache, token: mx.array, hidden: mx.array, num_tokens: int, *rest) -> State:
