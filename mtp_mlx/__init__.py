@@ -13,6 +13,7 @@ from mtp_mlx.generate import (
     stream_generate,
 )
 from mtp_mlx.load import as_target, load, load_drafter, load_model
+from mtp_mlx.sampler import make_sampler
 from mtp_mlx.speculation import Speculation
 
 __version__ = "0.1.0"
@@ -29,5 +30,6 @@ __all__ = [
     "load",
     "load_drafter",
     "load_model",
+    "make_sampler",
     "stream_generate",
 ]

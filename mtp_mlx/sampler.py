@@ -4,9 +4,12 @@ import math
 from collections.abc import Sequence
 
 from mtp_mlx.decoding.sampling import COLDEST, Sampling
-from mtp_mlx.errors import MisuseError
+from mtp_mlx.errors import MisuseError, UserError
+from mtp_mlx.models.gemma4 import Gemma4
+from mtp_weights.read import read_generation_config
 
 _MOST_SEED = 2**64 - 1
+_CONFIG_NAMES = {"temperature": "temp", "top_p": "top_p", "top_k": "top_k", "min_p": "min_p"}
 
 
 def make_sampler(
@@ -77,3 +80,21 @@ def make_sampler(
         seed=seed,
         lenient=lenient,
     )
+
+
+def model_defaults(model: Gemma4) -> dict[str, float]:
+    """What the checkpoint's generation_config.json says about sampling, by the names of `make_sampler`.
+
+    Gemma 4's say temperature 1.0, top_k 64, top_p 0.95. Empty (greedy) where there is none, or it says not to sample.
+
+    Raises:
+        UserError: a value that is no number.
+    """
+    config = {} if model.path is None else read_generation_config(model.path)
+    if not config.get("do_sample", False):
+        return {}
+    values = {name: config[key] for key, name in _CONFIG_NAMES.items() if config.get(key) is not None}
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise UserError(f"generation_config.json: {name} must be a number", given=repr(value), fix="mend the file")
+    return {"temp": 1.0, **values}

@@ -10,6 +10,8 @@ from mtp_cli import options
 from mtp_cli.bench_table import print_report
 from mtp_cli.console import progress_bar, status
 from mtp_cli.pair import Pair, PairOptions, load_pair
+from mtp_cli.sampling import SamplingOptions
+from mtp_weights.errors import MisuseError
 
 if TYPE_CHECKING:
     from mtp_mlx.bench.measure import Workload
@@ -39,9 +41,20 @@ def bench(
     draft_model: options.DraftModel = "auto",
     no_draft: options.NoDraft = False,
     num_draft_tokens: options.NumDraftTokens = "auto",
+    temp: options.BenchTemperature = 0.0,
+    top_p: options.TopP = None,
+    top_k: options.TopK = None,
+    min_p: options.MinP = None,
+    seed: options.Seed = None,
+    lenient: options.Lenient = False,
 ) -> None:
     """Measure how much faster MTP is than plain decoding."""
-    pair = load_pair(PairOptions.of(model, draft_model, no_draft, num_draft_tokens))
+    pair_options = PairOptions.of(model, draft_model, no_draft, num_draft_tokens)
+    if lenient and no_draft:
+        raise MisuseError("--lenient needs a drafter", fix="leave out --no-draft")
+    sampling = SamplingOptions(temp, top_p, top_k, min_p, seed=seed).check()
+    pair = load_pair(pair_options)
+    sampling = sampling.of_model(pair.model)
     from mtp_mlx.bench.measure import measure
 
     workloads = _workloads(pair, prompts, limit)
@@ -58,12 +71,14 @@ def bench(
             num_tokens=num_tokens,
             repeats=repeats,
             num_draft_tokens=pair.options.num_draft_tokens,
+            sampler=sampling.sampler(),
+            lenient=lenient,
             progress=progress,
         )
     if as_json:
         print(json.dumps(report.to_dict(), ensure_ascii=False))
     else:
-        print_report(report, pair)
+        print_report(report, pair, sampling)
 
 
 def _workloads(pair: Pair, file: Path | None, limit: int) -> "list[Workload]":

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mtp_cli.pair import Pair
+from mtp_cli.sampling import SamplingOptions
 
 if TYPE_CHECKING:
     from mtp_mlx import Speculation
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 NOTICEABLE = 1.03  # speeds of one and the same thing differ by about this much from run to run
 
 
-def print_report(report: "Report", pair: Pair) -> None:
+def print_report(report: "Report", pair: Pair, sampling: SamplingOptions) -> None:
     """Prints to stdout; without a terminal, plain text of any width."""
     console = Console(highlight=False)
     if not console.is_terminal:
@@ -26,11 +27,11 @@ def print_report(report: "Report", pair: Pair) -> None:
         console.print(f"{_verdict(report)}\n", style="bold", markup=False)
     if console.is_terminal:
         facts = Table.grid("name", "value", padding=(0, 2, 0, 0))
-        for name, value in _facts(report, pair):
+        for name, value in _facts(report, pair, sampling):
             facts.add_row(Text(name, "dim"), Text(value))
         console.print(facts)
     else:
-        for name, value in _facts(report, pair):
+        for name, value in _facts(report, pair, sampling):
             print(f"{name:<13}{value}")
 
 
@@ -64,19 +65,23 @@ def _row(summary: "Summary") -> list[str]:
 
 def _verdict(report: "Report") -> str:
     speed_up = report.overall.speed_up.median
-    output = "other output (see below)" if report.diverged else "equal output"
+    output = "equal output" if report.sampler.is_reproducible else "equally distributed output"
+    if report.diverged:
+        output = "other output (see below)"
     if speed_up < NOTICEABLE:
         return f"MTP is not faster than plain decoding here: {speed_up:.2f}×, with {output}."
     return f"MTP decodes {speed_up:.2f}× as fast as plain decoding here, with {output}."
 
 
-def _facts(report: "Report", pair: Pair) -> list[tuple[str, str]]:
+def _facts(report: "Report", pair: Pair, sampling: SamplingOptions) -> list[tuple[str, str]]:
     speculation = report.overall.speculation
-    facts = [("protocol", _protocol(report))]
+    facts = [("protocol", _protocol(report, sampling))]
     if speculation is not None:
         facts.append(("accepted", _acceptance(speculation)))
     if report.memory.mtp_peak is not None:
         facts.append(("output", _equality(report, pair)))
+    if report.overall.departure is not None:
+        facts.append(("lenient", _lenient(report.overall)))
     machine = report.machine
     return [
         *facts,
@@ -87,10 +92,12 @@ def _facts(report: "Report", pair: Pair) -> list[tuple[str, str]]:
     ]
 
 
-def _protocol(report: "Report") -> str:
+def _protocol(report: "Report", sampling: SamplingOptions) -> str:
     repeats = "1 run" if report.repeats == 1 else f"{report.repeats} runs"
     drafts = f", drafts a round: {report.num_draft_tokens}" if report.memory.mtp_peak is not None else ""
-    return f"greedy, {report.num_tokens} tokens a run (stop ids ignored), {repeats} of each prompt{drafts}"
+    return (
+        f"{sampling.describe()}, {report.num_tokens} tokens a run (stop ids ignored), {repeats} of each prompt{drafts}"
+    )
 
 
 def _acceptance(speculation: "Speculation") -> str:
@@ -100,7 +107,17 @@ def _acceptance(speculation: "Speculation") -> str:
     return f"{speculation.acceptance_rate:.0%} of the drafts; by position {by_position}"
 
 
+def _lenient(summary: "Summary") -> str:
+    speed_up, departure = summary.lenient_speed_up, summary.departure
+    return (
+        f"{speed_up.median:.2f}× plain; output may differ from the target's: {departure.share:.0%} of tokens are not "
+        f"its own choice, mean KL {departure.kl:.2f} nats"
+    )
+
+
 def _equality(report: "Report", pair: Pair) -> str:
+    if not report.sampler.is_reproducible:
+        return "drawn anew in each run, from the target's own distribution (--seed draws the same tokens, and compares)"
     if not report.diverged:
         return f"equal to plain decoding's on all {len(report.results)} prompts"
     first: PromptResult = report.diverged[0]

@@ -11,6 +11,7 @@ from mtp_cli.conversation import Conversation, Turn
 from mtp_cli.interrupt import Interrupt
 from mtp_cli.line_reader import LineReader
 from mtp_cli.pair import PairOptions, load_pair
+from mtp_cli.sampling import SamplingOptions
 from mtp_weights.errors import UserError
 
 if TYPE_CHECKING:
@@ -35,19 +36,41 @@ def chat(
     num_draft_tokens: options.NumDraftTokens = "auto",
     max_tokens: options.MaxTokens = DEFAULT_MAX_TOKENS,
     prefill_step_size: options.PrefillStepSize = 512,
-    temp: options.Temperature = 0.0,
-    top_p: options.TopP = 1.0,
-    top_k: options.TopK = 0,
-    min_p: options.MinP = 0.0,
+    temp: options.Temperature = None,
+    top_p: options.TopP = None,
+    top_k: options.TopK = None,
+    min_p: options.MinP = None,
+    xtc_probability: options.XtcProbability = 0.0,
+    xtc_threshold: options.XtcThreshold = 0.1,
     seed: options.Seed = None,
+    draft_temp: options.DraftTemperature = None,
+    lenient: options.Lenient = False,
+    repetition_penalty: options.RepetitionPenalty = None,
+    repetition_context_size: options.RepetitionContextSize = 20,
+    presence_penalty: options.PresencePenalty = None,
+    frequency_penalty: options.FrequencyPenalty = None,
 ) -> None:
     """Talk with a model. /help shows what can be typed."""
     pair_options = PairOptions.of(model, draft_model, no_draft, num_draft_tokens)
-    from mtp_mlx.sampler import make_sampler
-
-    settings = {"max_tokens": max_tokens, "prefill_step_size": prefill_step_size}
-    settings["sampler"] = make_sampler(temp, top_p, top_k, min_p, seed)
-    session = Session(Conversation(load_pair(pair_options), system_prompt, settings))
+    sampling = SamplingOptions(
+        temp,
+        top_p,
+        top_k,
+        min_p,
+        xtc_probability,
+        xtc_threshold,
+        seed,
+        draft_temp,
+        lenient,
+        repetition_penalty,
+        repetition_context_size,
+        presence_penalty,
+        frequency_penalty,
+    ).check()
+    pair = load_pair(pair_options)
+    sampling = sampling.of_model(pair.model)
+    settings = {"max_tokens": max_tokens, "prefill_step_size": prefill_step_size, **sampling.arguments()}
+    session = Session(Conversation(pair, system_prompt, settings), sampling)
     session.run()
     if session.failed and not session.reader.is_interactive:
         raise typer.Exit(1)
@@ -60,8 +83,8 @@ class Session:
         failed: whether a line could not be answered.
     """
 
-    def __init__(self, conversation: Conversation):
-        self.conversation = conversation
+    def __init__(self, conversation: Conversation, sampling: SamplingOptions):
+        self.conversation, self.sampling = conversation, sampling
         self.reader, self.output, self.failed = LineReader(">>> "), Output(), False
 
     def run(self) -> None:
@@ -77,7 +100,7 @@ class Session:
     def _greet(self) -> None:
         pair = self.conversation.pair
         drafter = f"drafts a round: {pair.options.num_draft_tokens}" if pair.drafts else "no drafts"
-        note(f"{pair.options.model} · {drafter} · /help for commands, Ctrl-D leaves")
+        note(f"{pair.options.model} · {drafter} · {self.sampling.describe()} · /help for commands, Ctrl-D leaves")
 
     def _handle(self, line: str) -> None:
         """Does what a line asks for; an error leaves the conversation as it was."""

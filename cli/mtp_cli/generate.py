@@ -2,7 +2,7 @@
 
 import json
 import sys
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +11,7 @@ import typer
 from mtp_cli import options
 from mtp_cli.console import Output, note
 from mtp_cli.pair import Pair, PairOptions, load_pair
+from mtp_cli.sampling import GREEDY, SamplingOptions
 from mtp_cli.statistics import closing_lines
 from mtp_weights.errors import MisuseError, UserError
 
@@ -52,24 +53,45 @@ def generate(
     num_draft_tokens: options.NumDraftTokens = "auto",
     max_tokens: options.MaxTokens = DEFAULT_MAX_TOKENS,
     prefill_step_size: options.PrefillStepSize = 512,
-    temp: options.Temperature = 0.0,
-    top_p: options.TopP = 1.0,
-    top_k: options.TopK = 0,
-    min_p: options.MinP = 0.0,
+    temp: options.Temperature = None,
+    top_p: options.TopP = None,
+    top_k: options.TopK = None,
+    min_p: options.MinP = None,
+    xtc_probability: options.XtcProbability = 0.0,
+    xtc_threshold: options.XtcThreshold = 0.1,
     seed: options.Seed = None,
+    draft_temp: options.DraftTemperature = None,
+    lenient: options.Lenient = False,
+    repetition_penalty: options.RepetitionPenalty = None,
+    repetition_context_size: options.RepetitionContextSize = 20,
+    presence_penalty: options.PresencePenalty = None,
+    frequency_penalty: options.FrequencyPenalty = None,
 ) -> None:
     """Write a reply to a prompt."""
     text = _read_prompt(prompt, prompt_file)
     if raw and system_prompt is not None:
         raise MisuseError("--system-prompt needs the chat template", fix="leave out --raw, or put it in the prompt")
     pair_options = PairOptions.of(model, draft_model, no_draft, num_draft_tokens)
-    from mtp_mlx.sampler import make_sampler
-
-    sampler = make_sampler(temp, top_p, top_k, min_p, seed)
+    sampling = SamplingOptions(
+        temp,
+        top_p,
+        top_k,
+        min_p,
+        xtc_probability,
+        xtc_threshold,
+        seed,
+        draft_temp,
+        lenient,
+        repetition_penalty,
+        repetition_context_size,
+        presence_penalty,
+        frequency_penalty,
+    ).check()
     pair = load_pair(pair_options)
+    sampling = sampling.of_model(pair.model)
     ids = _prompt_ids(pair, text, system_prompt, raw)
-    settings = {"max_tokens": max_tokens, "stop": stop or [], "sampler": sampler}
-    run = _Run(pair, ids, {**settings, "prefill_step_size": prefill_step_size})
+    settings = {"max_tokens": max_tokens, "stop": stop or [], **sampling.arguments()}
+    run = _Run(pair, ids, {**settings, "prefill_step_size": prefill_step_size}, sampling)
     if as_json:
         run.collect()
         print(json.dumps(run.to_dict(), ensure_ascii=False))
@@ -130,6 +152,7 @@ class _Run:
     pair: Pair
     ids: list[int]
     settings: dict[str, Any]
+    sampling: SamplingOptions
     text: str = ""
     tokens: list[int] = field(default_factory=list)
     last: "GenerationResponse | None" = None
@@ -159,7 +182,10 @@ class _Run:
                 output.write("\n")
 
     def print_statistics(self) -> None:
-        for line in ["=" * 10, *closing_lines(self.last, self.pair.drafts)]:
+        lines = ["=" * 10, *closing_lines(self.last, self.pair.drafts)]
+        if self.sampling.describe() != GREEDY:
+            lines.append(f"Sampling: {self.sampling.describe()}")
+        for line in lines:
             note(line)
 
     def to_dict(self) -> dict[str, Any]:
@@ -167,6 +193,7 @@ class _Run:
         return {
             "model": options.model,
             "draft_model": None if options.no_draft else options.draft_model,
+            "sampling": asdict(self.sampling),
             "text": self.text,
             "tokens": self.tokens,
             "finish_reason": last.finish_reason,

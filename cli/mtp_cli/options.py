@@ -83,13 +83,53 @@ SystemPrompt = Annotated[
         "--system-prompt", metavar="TEXT", help="Instructions that come before the conversation.", callback=check_text
     ),
 ]
-Temperature = Annotated[float, typer.Option("--temp", metavar="X", help="Temperature; 0 takes the likeliest token.")]
-TopP = Annotated[float, typer.Option("--top-p", metavar="X", help="Keep the likeliest tokens of this share; 1: all.")]
-TopK = Annotated[int, typer.Option("--top-k", metavar="N", help="Keep so many of the likeliest tokens; 0: all.")]
+_OWN = "default: the model's own"  # generation_config.json
+Temperature = Annotated[
+    float | None, typer.Option("--temp", metavar="X", help=f"Temperature; 0 takes the likeliest token ({_OWN}).")
+]
+TopP = Annotated[
+    float | None,
+    typer.Option("--top-p", metavar="X", help=f"Keep the likeliest tokens of this share; 1: all ({_OWN})."),
+]
+TopK = Annotated[
+    int | None, typer.Option("--top-k", metavar="N", help=f"Keep so many of the likeliest tokens; 0: all ({_OWN}).")
+]
 MinP = Annotated[
-    float, typer.Option("--min-p", metavar="X", help="Keep tokens this likely, next to the likeliest; 0: all.")
+    float | None,
+    typer.Option("--min-p", metavar="X", help=f"Keep tokens this likely, next to the likeliest; 0: all ({_OWN})."),
+]
+BenchTemperature = Annotated[
+    float, typer.Option("--temp", metavar="X", help="Temperature; 0 takes the likeliest token.")
+]
+XtcProbability = Annotated[
+    float, typer.Option("--xtc-probability", metavar="X", help="How often to leave out the likeliest tokens (XTC).")
+]
+XtcThreshold = Annotated[
+    float, typer.Option("--xtc-threshold", metavar="X", help="XTC leaves out tokens above this but the last of them.")
 ]
 Seed = Annotated[
     int | None,
-    typer.Option("--seed", metavar="N", help="The same seed draws the same tokens, if --num-draft-tokens is a number."),
+    typer.Option("--seed", metavar="N", help="The same seed gives the same text, however much is drafted."),
+]
+DraftTemperature = Annotated[
+    float | None,
+    typer.Option("--draft-temp", metavar="X", help="The drafter's temperature; changes the speed, not the output."),
+]
+Lenient = Annotated[
+    bool,
+    typer.Option("--lenient", help="Accept drafts that are merely plausible: output may differ from the target's."),
+]
+RepetitionPenalty = Annotated[
+    float | None, typer.Option("--repetition-penalty", metavar="X", help="Make repeated tokens less likely; 1: no.")
+]
+RepetitionContextSize = Annotated[
+    int,
+    typer.Option("--repetition-context-size", metavar="N", help="Tokens back that penalties look."),
+]
+PresencePenalty = Annotated[
+    float | None, typer.Option("--presence-penalty", metavar="X", help="Lower the logit of tokens that occurred.")
+]
+FrequencyPenalty = Annotated[
+    float | None,
+    typer.Option("--frequency-penalty", metavar="X", help="Lower a logit for each time its token occurred."),
 ]

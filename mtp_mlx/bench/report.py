@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from mtp_mlx.bench.machine import Machine
+from mtp_mlx.decoding.sampling import Sampling
 from mtp_mlx.speculation import Speculation
 
 GRAM = 8  # the length of token sequence whose repetition is counted
@@ -20,6 +21,7 @@ class Run:
         prefill_seconds: from the start to the first token.
         decode_seconds: from the first token to the last.
         peak_memory: MLX's peak memory in bytes.
+        from_draft: which tokens are accepted drafts.
     """
 
     tokens: list[int]
@@ -27,6 +29,7 @@ class Run:
     decode_seconds: float
     peak_memory: int
     speculation: Speculation = Speculation()
+    from_draft: list[bool] = field(default_factory=list)
 
     @property
     def decode_tps(self) -> float:
@@ -52,6 +55,20 @@ class Divergence:
 
 
 @dataclass(frozen=True)
+class Departure:
+    """How far lenient output strays from the target's own.
+
+    Attributes:
+        share: of the tokens, those that are accepted drafts and not the target's likeliest there.
+        kl: mean over all tokens, in nats: a token that was settled by an accepted draft has the divergence of certainty
+            from the target's distribution, -log p; one that the target chose itself has none.
+    """
+
+    share: float
+    kl: float
+
+
+@dataclass(frozen=True)
 class Spread:
     """Median and quartiles."""
 
@@ -70,14 +87,19 @@ class Spread:
 
 @dataclass(frozen=True)
 class PromptResult:
-    """All runs of one prompt; `mtp` is empty where there was no drafter."""
+    """All runs of one prompt; those of ways that were not measured are empty."""
 
     category: str
     text: str
     prompt_tokens: int
     plain: list[Run] = field(default_factory=list)
     mtp: list[Run] = field(default_factory=list)
+    lenient: list[Run] = field(default_factory=list)
     divergence: Divergence | None = None
+    departure: Departure | None = None
+
+    def runs(self, way: str) -> list[Run]:
+        return {"plain": self.plain, "mtp": self.mtp, "lenient": self.lenient}[way]
 
     @property
     def plain_tps(self) -> float:
@@ -92,12 +114,16 @@ class PromptResult:
         return self.mtp_tps / self.plain_tps
 
     @property
+    def lenient_speed_up(self) -> float:
+        return statistics.median(run.decode_tps for run in self.lenient) / self.plain_tps
+
+    @property
     def repeated_share(self) -> float:
         """Share of 8-grams of the output that occurred in it before: loops are easy to draft."""
         return repeated_share(self.plain[0].tokens)
 
     def to_dict(self) -> dict[str, Any]:
-        runs = {"plain": self.plain, "mtp": self.mtp}
+        runs = {"plain": self.plain, "mtp": self.mtp, "lenient": self.lenient}
         return {
             "category": self.category,
             "prompt": self.text,
@@ -105,6 +131,7 @@ class PromptResult:
             "repeated_share": self.repeated_share,
             "speed_up": self.speed_up if self.mtp else None,
             "divergence": asdict(self.divergence) if self.divergence else None,
+            "departure": asdict(self.departure) if self.departure else None,
             "runs": {name: [_run_dict(run) for run in each] for name, each in runs.items()},
         }
 
@@ -120,6 +147,8 @@ class Summary:
     mtp_tps: Spread | None = None
     speed_up: Spread | None = None
     speculation: Speculation | None = None
+    lenient_speed_up: Spread | None = None
+    departure: Departure | None = None
 
     @classmethod
     def of(cls, category: str, results: Sequence[PromptResult]) -> "Summary":
@@ -135,7 +164,16 @@ class Summary:
             Spread.of(result.mtp_tps for result in results),
             Spread.of(result.speed_up for result in results),
             sum((run.speculation for result in results for run in result.mtp), Speculation()),
+            *cls._of_lenient(results),
         )
+
+    @staticmethod
+    def _of_lenient(results: Sequence[PromptResult]) -> tuple[Spread | None, Departure | None]:
+        departures = [result.departure for result in results if result.departure is not None]
+        if len(departures) < len(results):
+            return None, None
+        mean = Departure(statistics.mean(d.share for d in departures), statistics.mean(d.kl for d in departures))
+        return Spread.of(result.lenient_speed_up for result in results), mean
 
     def to_dict(self) -> dict[str, Any]:
         speculation = None if self.speculation is None else self.speculation.to_dict()
@@ -161,6 +199,7 @@ class Report:
     num_tokens: int
     repeats: int
     num_draft_tokens: int | str
+    sampler: Sampling
     machine: Machine
     memory: Memory
     results: list[PromptResult]
@@ -191,6 +230,8 @@ class Report:
             "stop_ids": "ignored",
             "repeats": self.repeats,
             "num_draft_tokens": self.num_draft_tokens,
+            "sampling": asdict(self.sampler),
+            "outputs_compared": self.sampler.is_reproducible,
             "machine": asdict(self.machine),
             "memory_bytes": asdict(self.memory),
             "prefill_tps": asdict(self.prefill_tps),

@@ -41,6 +41,11 @@ class Sampling:
     seed: int | None = None
     lenient: bool = False
 
+    @property
+    def is_reproducible(self) -> bool:
+        """Whether the same tokens come each time, however much is drafted."""
+        return not self.lenient and (self.temp == 0 or self.seed is not None)
+
     def __call__(self, logprobs: mx.array) -> mx.array:
         filters, controls = Filters.of([self]), Controls.of([self])
         probs = distribution(logprobs[None], filters, controls, controls.temp)[0]

@@ -47,6 +47,14 @@ def test_the_table_is_on_stdout_and_says_how_it_was_measured(pair):
     assert max(map(len, lines)) <= 120
 
 
+def test_sampling_and_the_lenient_rule_are_named(pair):
+    lines = mtp("bench", *pair.options, *QUICK, "--temp", "1", "--top-k", "9", "--lenient").stdout.splitlines()
+    assert lines[8].endswith("with equally distributed output.")
+    assert lines[10].startswith("protocol     temperature 1, top-k 9, 12 tokens a run")
+    assert lines[12].startswith("output       drawn anew in each run")
+    assert re.match(r"lenient +N× plain; output may differ from the target's: N% of tokens are not", shape(lines)[13])
+
+
 def test_it_says_why_nothing_was_drafted():
     assert _acceptance(Speculation(rounds=3)) == "nothing was drafted, because it does not pay here"
 

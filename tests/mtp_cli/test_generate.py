@@ -2,8 +2,9 @@
 
 import json
 import re
+from pathlib import Path
 
-from tests.mtp_cli.conftest import CONTEXT, mtp, without_template
+from tests.mtp_cli.conftest import CONTEXT, broken, error_line, mtp, without_template
 
 STATISTICS = """\
 ==========
@@ -98,6 +99,43 @@ def test_the_same_seed_draws_the_same_text(pair):
     common = ("generate", "-p", "hello", "-m", "12", "--temp", "1.5", "--top-k", "20", "--top-p", "0.95", *pair.options)
     first, again, other = (mtp(*common, "--seed", seed).stdout for seed in ("1", "1", "2"))
     assert first == again != other
+
+
+def test_a_seed_holds_however_much_is_drafted(pair):
+    common = ("generate", "-p", "hello", "-m", "12", "--temp", "1", "--seed", "7", *pair.options)
+    texts = {mtp(*common, "--num-draft-tokens", depth).stdout for depth in ("0", "2", "5", "auto")}
+    assert len(texts) == 1
+
+
+def test_the_models_own_sampling_is_the_default_and_is_named(pair, tmp_path):
+    config = {"do_sample": True, "temperature": 1.0, "top_k": 64, "top_p": 0.95}
+    target = broken(pair.target, tmp_path / "target")
+    (Path(target) / "generation_config.json").write_text(json.dumps(config))
+    common = ("generate", "-p", "hello", "-m", "8", "--model", target, "--draft-model", pair.drafter)
+    assert mtp(*common).stderr.splitlines()[-1] == "Sampling: temperature 1, top-k 64, top-p 0.95"
+    assert mtp(*common, "--temp", "0.5").stderr.splitlines()[-1] == "Sampling: temperature 0.5, top-k 64, top-p 0.95"
+    assert "Sampling" not in mtp(*common, "--temp", "0").stderr
+    sampling = json.loads(mtp(*common, "--json").stdout)["sampling"]
+    assert (sampling["temp"], sampling["top_k"], sampling["top_p"]) == (1.0, 64, 0.95)
+
+
+def test_a_generation_config_that_cannot_be_used_is_one_line(pair, tmp_path):
+    target = broken(pair.target, tmp_path / "target")
+    (Path(target) / "generation_config.json").write_text('{"do_sample": true, "temperature": "hot"}')
+    line = error_line(mtp("generate", "-p", "hello", "--model", target, "--draft-model", pair.drafter), 1)
+    assert line.startswith("generation_config.json: temp must be a number (given: 'hot')")
+
+
+def test_a_lenient_reply_is_labelled(pair):
+    result = mtp("generate", "-p", "hello", "-m", "12", "--lenient", *pair.options)
+    assert result.stderr.splitlines()[-1] == "Sampling: greedy, lenient: output may differ from the target's"
+
+
+def test_penalties_change_the_text_and_speculation_does_not(pair):
+    common = ("generate", "-p", "hello", "-m", "24", *pair.options)
+    penalties = ("--repetition-penalty", "1.5", "--presence-penalty", "1", "--frequency-penalty", "0.5")
+    plain = mtp(*common, *penalties, "--num-draft-tokens", "0").stdout
+    assert mtp(*common, *penalties, "--num-draft-tokens", "4").stdout == plain != mtp(*common).stdout
 
 
 def test_prefill_in_small_steps_changes_nothing(pair):

@@ -28,7 +28,7 @@ GENERATE = ("generate", "--prompt", "hello")
         ([*GENERATE, "--prefill-step-size", "0"], "--prefill-step-size must be positive (given: 0)"),
         ([*GENERATE, "--temp", "-1"], "the temperature must not be negative (given: -1.0)"),
         ([*GENERATE, "--temp", "inf"], "the temperature must be finite (given: inf)"),
-        ([*GENERATE, "--top-p", "0"], "top_p must be above 0 and at most 1 (given: 0.0)"),
+        ([*GENERATE, "--top-p", "1.5"], "top_p must be between 0 and 1 (given: 1.5)"),
         ([*GENERATE, "--top-k", "-3"], "top_k must not be negative (given: -3)"),
         ([*GENERATE, "--min-p", "2"], "min_p must be between 0 and 1 (given: 2.0)"),
         ([*GENERATE, "--seed", "-1"], "the seed must not be negative (given: -1)"),

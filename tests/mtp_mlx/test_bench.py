@@ -13,6 +13,7 @@ from mtp_mlx.bench.report import PromptResult, Run, Spread, Summary, repeated_sh
 from mtp_mlx.decoding.compiled import round_for
 from mtp_mlx.decoding.depth import FixedDepth
 from mtp_mlx.load import load_tokenizer
+from mtp_mlx.sampler import make_sampler
 from mtp_mlx.speculation import Speculation
 from mtp_weights.locate import DEMO_TARGET, bundled_folder
 from tests import tiny, tiny_tokenizer
@@ -68,9 +69,9 @@ def test_nothing_is_compiled_in_a_run_that_counts(model, drafter, monkeypatch):
     seen = []
     original = measuring._Bench.timed
 
-    def watched(self, compiled, ids, depth):
+    def watched(self, compiled, *rest):
         before = compiled.traces
-        run = original(self, compiled, ids, depth)
+        run = original(self, compiled, *rest)
         seen.append((run, compiled.traces - before))
         return run
 
@@ -150,6 +151,28 @@ def test_nothing_drafted_is_an_error_unless_that_was_asked_for(model, drafter):
         measure(model, drafter, [workload(5)], num_tokens=2, num_draft_tokens=3)
     report = measure(model, drafter, [workload(5)], num_tokens=4, num_draft_tokens=0)
     assert report.overall.speculation.drafted == 0
+
+
+@pytest.mark.parametrize("seed", [None, 5])
+def test_sampled_speed_compares_outputs_only_with_a_seed(model, drafter, seed):
+    sampler = make_sampler(1.0, seed=seed)
+    report = measure(model, drafter, [workload(5)], num_tokens=TOKENS, num_draft_tokens=2, sampler=sampler)
+    plain, mtp = report.results[0].plain[0], report.results[0].mtp[0]
+    assert (plain.tokens == mtp.tokens) == report.to_dict()["outputs_compared"] == (seed is not None)
+    assert report.diverged == [] and mtp.speculation.drafted > 0
+
+
+def test_the_lenient_rule_is_measured_beside_the_lossless_one(model, drafter):
+    hot = make_sampler(20.0, seed=1)  # nearly every token is plausible
+    report = measure(model, drafter, [workload(5)], num_tokens=TOKENS, num_draft_tokens=2, sampler=hot, lenient=True)
+    result = report.results[0]
+    assert result.plain[0].tokens == result.mtp[0].tokens and report.diverged == []
+    lenient, departure = result.lenient[0], report.overall.departure
+    logits = model(tiny.mx.array([workload(5).ids + lenient.tokens[:-1]]))[0, 4:]
+    choices = logits.argmax(-1).tolist()
+    other = [d and t != c for d, t, c in zip(lenient.from_draft, lenient.tokens, choices, strict=True)]
+    assert departure.share == pytest.approx(sum(other) / TOKENS) and departure.share > 0
+    assert departure.kl > 0 and report.overall.lenient_speed_up.median > 0
 
 
 def test_misuse(model, drafter):
