@@ -182,13 +182,14 @@ def _for_device(array: mx.array) -> mx.array:
 def _lay_out_for_cpu(_: str, module: nn.Module) -> None:
     """Keeps some linear weights [out, in] transposed in memory, by what OpenBLAS was measured to multiply faster.
 
-    Small ones that widen: 4 rows take 25 instead of 63 µs at 256 to 768. Large ones that narrow: one row takes 1.2
-    instead of 1.7 ms at 3072 to 768, but 1.35 instead of 1.24 ms the other way (docs/log.md, 2026-11-30).
+    Small ones that widen: one row takes 0.28 instead of 0.54 ms at 256 to 2048, but 0.33 instead of 0.21 ms the other
+    way. Small squares, where several rows gain. Large ones that narrow: 1.2 instead of 1.7 ms at 3072 to 768, but 1.35
+    instead of 1.24 ms the other way (docs/log.md, 2026-11-30).
     """
     if isinstance(module, nn.Linear):
         out, into = module.weight.shape
-        transposed = into > out if module.weight.size >= 2**18 else out >= into
-        if transposed:
+        small = module.weight.size < 2**20
+        if (out > into or out == into <= 384) if small else into > out:
             module.weight = mx.contiguous(module.weight.T).T
 
 
