@@ -4,6 +4,8 @@ An extension of mlx-lm: the same `load`, `stream_generate` and `generate`, with 
 """
 
 import mtp_weights  # noqa: F401  first, so that OpenBLAS is loaded before MLX
+from mtp_mlx.batch_generate import BatchResponse, batch_generate
+from mtp_mlx.batching import BatchGenerator, BatchStats, BatchToken
 from mtp_mlx.errors import MisuseError, UserError
 from mtp_mlx.generate import (
     GenerationResponse,
@@ -19,11 +21,16 @@ from mtp_mlx.speculation import Speculation
 __version__ = "0.1.0"
 
 __all__ = [
+    "BatchGenerator",
+    "BatchResponse",
+    "BatchStats",
+    "BatchToken",
     "GenerationResponse",
     "MisuseError",
     "Speculation",
     "UserError",
     "as_target",
+    "batch_generate",
     "draft_tokens",
     "generate",
     "generate_step",

@@ -226,8 +226,8 @@ def _token_stream(
 ) -> TokenStream:
     check_step_size(prefill_step_size)
     rule, controls = rule_for([sampler])
-    round = round_for(model, draft_model, rule, processors)
-    depth = FixedDepth(0) if draft_model is None else depth_policy(num_draft_tokens, round.depth)
+    round = round_for(model, draft_model, rule, [processors] if processors else ())
+    depth = FixedDepth(0) if draft_model is None else depth_policy(num_draft_tokens, round.depth())
     cache = model.make_cache() if cache is None else cache
     check_cache(cache, model.config, "auto" if draft_model is None else num_draft_tokens)
     room = room_for(cache, prompt, max_tokens)

@@ -142,7 +142,7 @@ class _Bench:
         drafter, drafts = (None, 0) if way == "plain" else (self.drafter, self.num_draft_tokens)
         rule, controls = rule_for([replace(self.sampler, lenient=way == "lenient")])
         compiled = round_for(self.model, drafter, rule)
-        depth = depth_policy(drafts, compiled.depth)
+        depth = depth_policy(drafts, compiled.depth())
         for _ in range(MOST_TRIES):
             traces = compiled.traces
             run = self.timed(compiled, ids, depth, controls)

@@ -4,7 +4,7 @@ A rule is told the target's logits for every row of a round at once, and where i
 stays on the device; `compiles` says whether a round with this rule may be traced.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -13,6 +13,7 @@ from mlx_lm.sample_utils import greedy_sampler
 
 from mtp_mlx.decoding import noise
 from mtp_mlx.decoding.sampling import Controls, Filters, Sampler, Sampling, distribution, draw, log_softmax
+from mtp_mlx.errors import MisuseError
 from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
 
 # Medusa (Cai et al., arXiv 2401.10774), "typical acceptance": the values of its implementation.
@@ -130,21 +131,20 @@ class Greedy:
 
 @dataclass(frozen=True)
 class Matching:
-    """Any sampler of mlx-lm's kind, log-probabilities [N, V] -> ids [N]: a draft is accepted when it was drawn.
+    """Samplers of mlx-lm's kind, log-probabilities [N, V] -> ids [N], one a slot: a draft is accepted if it was drawn.
 
     Lossless, because every token is what the sampler drew; but a draft of probability q is accepted only with the
     probability that the target gives it, where rejection sampling would accept more.
     """
 
-    sampler: Sampler
+    samplers: tuple[Sampler, ...]
     compiles = False
 
     def propose(self, draft, lengths, controls) -> Drafts:
         return Drafts(draft(None))
 
     def settle(self, logits, drafts, lengths, controls):
-        B, L, V = logits.shape
-        chosen = self.sampler(log_softmax(logits).reshape(B * L, V)).reshape(B, L)
+        chosen = mx.stack([sampler(row) for sampler, row in zip(self.samplers, log_softmax(logits), strict=True)])
         return chosen, count_agreeing(drafts.tokens, chosen)
 
 
@@ -277,15 +277,20 @@ class Lenient:
         return chance > mx.minimum(LENIENT_EPSILON, LENIENT_DELTA * mx.exp(-entropy))
 
 
-def rule_for(samplers: list[Sampler | None]) -> tuple[Rule, Controls | None]:
-    """The rule that fits the samplers of all rows, and their values.
+def rule_for(samplers: Sequence[Sampler | None]) -> tuple[Rule, Controls | None]:
+    """The rule that fits the samplers of all slots, and their values. None is greedy.
 
-    Several rows need samplers of `make_sampler`, or none at all (greedy).
+    Raises:
+        MisuseError: a lenient slot beside one that is not, or a seed beside a sampler of one's own.
     """
     rows = [Sampling(temp=0.0) if sampler in (None, greedy_sampler) else sampler for sampler in samplers]
     own = [row for row in rows if isinstance(row, Sampling)]
+    if len({row.lenient for row in own}) > 1:
+        raise MisuseError("lenient requests must not share a batch with others", fix="give them a batch of their own")
     if len(own) < len(rows):
-        return Matching(rows[0]), None
+        if any(row.seed is not None or row.lenient for row in own):
+            raise MisuseError("a seed or lenient must not share a batch with samplers of one's own")
+        return Matching(tuple(rows)), None
     if all(row.temp == 0 for row in own) and not any(row.lenient for row in own):
         return Greedy(), None
     rule = Lenient if own[0].lenient else Coupled if any(row.seed is not None for row in own) else Rejection

@@ -31,7 +31,7 @@ class CompiledRound(Round):
         self.traces = 0
 
     def verify(
-        self, cache: KVCache, state: State, history: list[int], controls: Controls | None = None
+        self, cache: KVCache, state: State, histories: Sequence[list[int]] = (), controls: Controls | None = None
     ) -> tuple[Outcome, mx.array]:
         # No reference to the old buffers may outlive this call, or MLX would copy instead of updating in place.
         outcome, hidden, cache.arrays = self._verify(
@@ -55,7 +55,7 @@ class CompiledRound(Round):
         self.traces += 1
         cache = KVCache.over(self.model.config, arrays)
         state = State(token, None, Drafts(*drafts))
-        outcome, hidden = super().verify(cache, state, [], Controls(*controls) if controls else None)
+        outcome, hidden = super().verify(cache, state, (), Controls(*controls) if controls else None)
         return (outcome.decided, outcome.token, outcome.logits), hidden, cache.arrays
 
     def _trace_draft(
@@ -76,7 +76,7 @@ def round_for(
     model: Gemma4,
     drafter: Gemma4Assistant | None,
     rule: Rule | None = None,
-    processors: Sequence[LogitsProcessor] = (),
+    processors: Sequence[Sequence[LogitsProcessor]] = (),
 ) -> Round:
     """The rounds of this pair, compiled where the rule can be traced and no processor is called in between.
 
@@ -92,4 +92,4 @@ def round_for(
     if captured != known:
         round = CompiledRound(model, drafter, rule) if compiles else Round(model, drafter)
         model.memo.put(key, (captured, round))
-    return round if compiles else Round(model, drafter, rule, processors, round.depth)
+    return round if compiles else Round(model, drafter, rule, processors, round.depths)

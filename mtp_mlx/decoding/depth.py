@@ -6,6 +6,7 @@ most tokens a second. 0 is a depth like any other: where drafting does not pay, 
 at growing intervals.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -34,8 +35,8 @@ class Depth(Protocol):
     def choose(self) -> int:
         """Drafts to propose for the next round."""
 
-    def observe(self, verified: int, accepted: int, drafted: int, seconds: float) -> None:
-        """Takes note of a round that verified some drafts, accepted some of them, and drafted for the next one."""
+    def observe(self, verified: int, accepted: Sequence[int], drafted: int, seconds: float) -> None:
+        """Takes note of a round that verified some drafts, accepted some of them in each slot, and drafted anew."""
 
 
 @dataclass
@@ -47,7 +48,7 @@ class FixedDepth:
     def choose(self) -> int:
         return self.drafts
 
-    def observe(self, verified: int, accepted: int, drafted: int, seconds: float) -> None:
+    def observe(self, verified: int, accepted: Sequence[int], drafted: int, seconds: float) -> None:
         pass
 
 
@@ -79,8 +80,9 @@ class AutoDepth:
     def choose(self) -> int:
         return self.current
 
-    def observe(self, verified: int, accepted: int, drafted: int, seconds: float) -> None:
-        self._learn_acceptance(verified, accepted)
+    def observe(self, verified: int, accepted: Sequence[int], drafted: int, seconds: float) -> None:
+        for count in accepted:
+            self._learn_acceptance(verified, count)
         if verified == drafted:  # otherwise the time is that of two depths mixed
             self._learn_seconds(verified, seconds)
         self._hold -= 1

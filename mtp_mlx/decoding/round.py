@@ -59,8 +59,9 @@ class Round:
         model: the target.
         drafter: or None, for plain decoding.
         rule: how drafts are proposed and accepted.
-        processors: (ids so far [n], logits [1, V]) -> logits [1, V], called with the context plain decoding has.
-        depth: what was learned about how deep this pair should draft.
+        processors: of each slot, (ids so far [n], logits [1, V]) -> logits [1, V], called with the context plain
+            decoding has; empty where no slot has any.
+        depths: what was learned about how deep this pair should draft, by number of slots.
     """
 
     def __init__(
@@ -68,30 +69,38 @@ class Round:
         model: Gemma4,
         drafter: Gemma4Assistant | None,
         rule: Rule | None = None,
-        processors: Sequence[LogitsProcessor] = (),
-        depth: AutoDepth | None = None,
+        processors: Sequence[Sequence[LogitsProcessor]] = (),
+        depths: dict[int, AutoDepth] | None = None,
     ):
         self.model, self.drafter = model, drafter
         self.rule, self.processors = rule or Greedy(), processors
-        self.depth = depth or AutoDepth()
+        self.depths = {} if depths is None else depths
 
-    def first(self, cache: KVCache, hidden: mx.array, prompt: list[int], controls: Controls | None) -> Outcome:
+    def depth(self, slots: int = 1) -> AutoDepth:
+        """The policy for rounds of so many slots: more rows cost more, and on a mixture of experts a lot more."""
+        return self.depths.setdefault(slots, AutoDepth())
+
+    def first(self, cache: KVCache, hidden: mx.array, prompt: list[int], controls: Controls | None = None) -> Outcome:
         """Chooses the first token from the prompt's last hidden state [B, 1, D], when the cache holds the prompt."""
-        logits = self._process(self.model.logits(hidden), mx.array([prompt[-1:]]), prompt[:-1])
+        logits = self._process(self.model.logits(hidden), mx.array([prompt[-1:]]), [prompt[:-1]])
         none = Drafts(mx.zeros((hidden.shape[0], 0), mx.int32))
         return Outcome.of(*self.rule.settle(logits, none, cache.lengths - 1, controls), logits)
 
     def verify(
-        self, cache: KVCache, state: State, history: list[int], controls: Controls | None = None
+        self, cache: KVCache, state: State, histories: Sequence[list[int]] = (), controls: Controls | None = None
     ) -> tuple[Outcome, mx.array]:
         """One forward of the last token and its drafts; commits to `cache` what the target accepts.
+
+        Args:
+            histories: the ids before `state.token` of each slot, for processors.
+            controls: the values of the rule, where it has any.
 
         Returns:
             The outcome, and the target's hidden state [B, 1, D] where its last token came from.
         """
         rows = mx.concatenate([state.token, state.drafts.tokens], axis=1)
         hidden = self.model.model.forward(rows, RowsStep(cache, rows.shape[1]))
-        logits = self._process(self.model.logits(hidden), rows, history)
+        logits = self._process(self.model.logits(hidden), rows, histories)
         tokens, accepted = self.rule.settle(logits, state.drafts, cache.lengths, controls)
         cache.lengths = cache.lengths + accepted + 1
         return Outcome.of(tokens, accepted, logits), mx.take_along_axis(hidden, accepted[:, None, None], axis=1)
@@ -108,15 +117,21 @@ class Round:
 
         return State(token, hidden, self.rule.propose(propose, cache.lengths, controls))
 
-    def _process(self, logits: mx.array, rows: mx.array, history: list[int]) -> mx.array:
-        """Applies the processors to `logits` [1, L, V] of the input ids `rows` [1, L], which `history` precedes."""
+    def _process(self, logits: mx.array, rows: mx.array, histories: Sequence[list[int]]) -> mx.array:
+        """Applies each slot's processors to its `logits` [B, L, V] of the input ids `rows` [B, L] after its history."""
         if not self.processors:
             return logits
-        context = mx.concatenate([mx.array(history, rows.dtype), rows[0]])
-        processed = []
-        for i in range(rows.shape[1]):
-            row = logits[:, i]
-            for processor in self.processors:
-                row = processor(context[: len(history) + i + 1], row)
-            processed.append(row)
-        return mx.stack(processed, axis=1)
+        slots = zip(self.processors, logits, rows, histories, strict=True)
+        return mx.stack([_processed(*slot) for slot in slots])
+
+
+def _processed(processors: Sequence[LogitsProcessor], logits: mx.array, row: mx.array, history: list[int]) -> mx.array:
+    """The logits [L, V] of one slot's ids `row` [L]."""
+    context = mx.concatenate([mx.array(history, row.dtype), row])
+    processed = []
+    for i in range(row.shape[0]):
+        each = logits[i : i + 1]
+        for processor in processors:
+            each = processor(context[: len(history) + i + 1], each)
+        processed.append(each)
+    return mx.concatenate(processed)

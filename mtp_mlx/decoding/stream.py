@@ -113,7 +113,7 @@ class TokenStream:
         self._dispatched = time.perf_counter()
         state.drafts = state.drafts.first(self.remaining - 1)  # the target adds one: never past the limit
         self.cache.reserve(1 + state.drafts.count)
-        outcome, hidden = self.round.verify(self.cache, state, self.history[:-1], self.controls)
+        outcome, hidden = self.round.verify(self.cache, state, [self.history[:-1]], self.controls)
         # The device verifies while the host builds the graph that drafts.
         mx.async_eval(outcome.decided, outcome.token, outcome.logits, hidden, self.cache.arrays)
         state = self._draft(outcome, hidden, self.remaining - 2)  # this round emits one at least, the next another
@@ -124,7 +124,7 @@ class TokenStream:
         """Waits for a round; what it emits, how many of those were drafts, and the logits of its rows [1, k+1, V]."""
         tokens, accepted = outcome.read()
         verified, drafted = outcome.verified, state.drafts.count
-        self.depth.observe(verified, accepted, drafted, time.perf_counter() - self._dispatched)
+        self.depth.observe(verified, [accepted], drafted, time.perf_counter() - self._dispatched)
         self.cache.offset += accepted + 1
         tokens = self._cut(tokens)
         accepted = min(accepted, len(tokens))

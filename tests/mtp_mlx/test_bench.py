@@ -137,10 +137,10 @@ def test_without_a_drafter_only_plain_decoding_is_measured(model):
 def test_auto_depth_may_find_that_drafting_does_not_pay(model):
     drafter = tiny.build_drafter(tiny.drafter_config(CONFIG, clustered=False))
     compiled = round_for(model, drafter)
-    compiled.depth = FixedDepth(2)
+    compiled.depths[1] = FixedDepth(2)
 
     def stop_drafting(done: int, total: int) -> None:
-        compiled.depth.drafts = 0
+        compiled.depths[1].drafts = 0
 
     report = measure(model, drafter, [workload(5)], num_tokens=TOKENS, progress=stop_drafting)
     assert report.overall.speculation.drafted == 0

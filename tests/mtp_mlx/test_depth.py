@@ -20,7 +20,7 @@ def simulate(policy, acceptance, cost, tokens=1500, seed=0, noise=0.02):
         while accepted < verified and rng.random() < acceptance(accepted, emitted):
             accepted += 1
         seconds = cost(verified, drafted) * (1 + abs(rng.gauss(0, noise)))
-        policy.observe(verified, accepted, drafted, seconds)
+        policy.observe(verified, [accepted], drafted, seconds)
         emitted, elapsed = emitted + accepted + 1, elapsed + seconds
         depths.append(verified)
         verified = drafted
@@ -77,13 +77,13 @@ def test_one_slow_round_changes_little():
     policy = AutoDepth()
     simulate(policy, lambda position, emitted: 0.8, linear(0.05, 0.05))
     depth, before = policy.current, policy.seconds(policy.current)
-    policy.observe(depth, depth, depth, 300 * before)
+    policy.observe(depth, [depth], depth, 300 * before)
     assert policy.seconds(depth) <= 1.3 * before
 
 
 def test_a_number_is_kept():
     policy = depth_policy(2, AutoDepth())
-    policy.observe(2, 0, 2, 1.0)
+    policy.observe(2, [0], 2, 1.0)
     assert policy.choose() == 2
 
 

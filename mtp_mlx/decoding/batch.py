@@ -1,0 +1,171 @@
+"""Several sequences in one round: a slot each, rows that come and go between rounds.
+
+Each slot has its own length on the device, so that rows accept different counts without padding or holes. A slot
+without a sequence computes along, and nobody reads what; there are as many slots as the next power of two, so that a
+handful of batch sizes is traced.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from mtp_mlx.decoding.acceptance import rule_for
+from mtp_mlx.decoding.compiled import round_for
+from mtp_mlx.decoding.depth import Depth
+from mtp_mlx.decoding.round import Outcome, Round, State
+from mtp_mlx.decoding.sampling import LogitsProcessor, Sampler
+from mtp_mlx.decoding.slots import batch_of, put, take
+from mtp_mlx.kv_cache import KVCache
+from mtp_mlx.models.gemma4 import Gemma4
+from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
+
+# The policy for so many slots.
+DepthFor = Callable[[Round, int], Depth]
+
+
+@dataclass
+class Member:
+    """A sequence in the batch.
+
+    Attributes:
+        length: tokens that its slot of the store holds.
+        history: every token so far, the one included that the store does not hold yet.
+    """
+
+    sampler: Sampler | None
+    processors: list[LogitsProcessor]
+    history: list[int]
+    length: int
+
+
+@dataclass
+class Joining:
+    """What prefill leaves of a sequence: its store, its first token [1, 1], and the hidden state it came from."""
+
+    member: Member
+    cache: KVCache
+    token: mx.array
+    hidden: mx.array
+
+
+@dataclass
+class Decided:
+    """What a round did to one sequence."""
+
+    member: Member
+    tokens: list[int]
+    accepted: int
+    verified: int
+    logits: mx.array  # [k+1, V], of its rows
+
+
+class Batch:
+    """The slots of one pair. Sequences join and leave between rounds: after `finish`, before `dispatch`."""
+
+    def __init__(self, model: Gemma4, drafter: Gemma4Assistant | None, depth_for: DepthFor):
+        self.model, self.drafter, self.depth_for = model, drafter, depth_for
+        self.slots: list[Member | None] = []
+        self.cache: KVCache | None = None
+        self.in_flight: Outcome | None = None
+
+    def __len__(self) -> int:
+        return sum(sequence is not None for sequence in self.slots)
+
+    @property
+    def sequences(self) -> list[Member]:
+        return [sequence for sequence in self.slots if sequence is not None]
+
+    def take(self, sequence: Member, offset: int) -> KVCache:
+        """A store of its own with the first `offset` tokens of a sequence."""
+        return take(self.cache, self.slots.index(sequence), offset)
+
+    def change(self, joining: Sequence[Joining], leaving: Sequence[Member]) -> None:
+        """Lets sequences in and out, and drafts anew for those that are there then."""
+        if not joining and not leaving:
+            return
+        self.slots = [None if any(s is gone for gone in leaving) else s for s in self.slots]
+        wanted = slots_for(len(self) + len(joining))
+        if wanted != len(self.slots):
+            self._rebuild(joining, wanted)
+        else:
+            self._fill(joining)
+        if len(self):
+            self._choose_round()
+            self._draft(self.state.token, self.state.hidden)
+
+    def dispatch(self) -> None:
+        """Starts a round, without waiting."""
+        self._dispatched = time.perf_counter()
+        self.cache.offset = max(sequence.length for sequence in self.sequences)
+        self.cache.reserve(1 + self.state.drafts.count)
+        histories = [sequence.history[:-1] if sequence else [0] for sequence in self.slots]
+        outcome, hidden = self.round.verify(self.cache, self.state, histories, self.controls)
+        mx.async_eval(outcome.decided, outcome.token, outcome.logits, hidden, self.cache.arrays)
+        self._draft(outcome.token, hidden)
+        self.in_flight = outcome
+
+    def finish(self) -> list[Decided]:
+        """Waits for the round in flight, and says what it did to each sequence; empty where there is none."""
+        if self.in_flight is None:
+            return []
+        outcome, self.in_flight = self.in_flight, None
+        rows = outcome.decided.tolist()
+        decided, verified = [], outcome.verified
+        for slot, (sequence, (accepted, *tokens)) in enumerate(zip(self.slots, rows, strict=True)):
+            if sequence is not None:
+                tokens = tokens[: accepted + 1]
+                sequence.length += len(tokens)
+                sequence.history += tokens
+                decided.append(Decided(sequence, tokens, accepted, verified, outcome.logits[slot]))
+        seconds = time.perf_counter() - self._dispatched
+        self.depth.observe(verified, [d.accepted for d in decided], self.state.drafts.count, seconds)
+        return decided
+
+    def _draft(self, token: mx.array, hidden: mx.array) -> None:
+        count = min(self.depth.choose(), self.cache.max_draft_tokens)
+        self.state = self.round.draft(self.cache, token, hidden, count, self.controls)
+        mx.async_eval(self.state.drafts.arrays)
+
+    def _choose_round(self) -> None:
+        """The rule, its values and the policy of the sequences that are there."""
+        someone = self.sequences[0]
+        samplers = [(sequence or someone).sampler for sequence in self.slots]
+        processors = [sequence.processors if sequence else [] for sequence in self.slots]
+        rule, self.controls = rule_for(samplers)
+        self.round = round_for(self.model, self.drafter, rule, processors if any(processors) else ())
+        self.depth = self.depth_for(self.round, len(self.slots))
+
+    def _fill(self, joining: Sequence[Joining]) -> None:
+        """Puts sequences into slots that are free."""
+        for each in joining:
+            slot = self.slots.index(None)
+            self.slots[slot] = each.member
+            put(self.cache, slot, each.cache)
+            here = (mx.arange(len(self.slots)) == slot)[:, None]
+            self.state.token = mx.where(here, each.token, self.state.token)
+            self.state.hidden = mx.where(here[:, :, None], each.hidden, self.state.hidden)
+
+    def _rebuild(self, joining: Sequence[Joining], wanted: int) -> None:
+        """A store of another number of slots, with those who stay at its beginning."""
+        staying = [
+            Joining(s, take(self.cache, n, s.length), self.state.token[n : n + 1], self.state.hidden[n : n + 1])
+            for n, s in enumerate(self.slots)
+            if s is not None
+        ]
+        everyone = [*staying, *joining]
+        if not everyone:
+            self.slots, self.cache = [], None
+            return
+        free = wanted - len(everyone)
+        self.slots = [each.member for each in everyone] + [None] * free
+        self.cache = batch_of([each.cache for each in everyone] + [None] * free)
+        rows = [*everyone, *[everyone[0]] * free]
+        token = mx.concatenate([each.token for each in rows])
+        self.state = State(token, mx.concatenate([each.hidden for each in rows]), None)
+
+
+def slots_for(sequences: int) -> int:
+    """The next power of two, 0 for none."""
+    return 1 << (sequences - 1).bit_length() if sequences else 0
