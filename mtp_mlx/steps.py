@@ -2,6 +2,10 @@
 
 A step tells the layers which position queries and keys rotate by (`offset`), takes new keys and values (`write`), and
 has for each layer type the keys and values to attend to (`kv`) and which of them are visible (`masks`).
+
+A key stands at the same place among the keys of a sliding layer, however its token and the query's came in: at its
+position modulo the length of the ring. So sums over keys always add up in the same order, and a row's result does not
+depend on how prompts were cut into chunks and tokens into rounds.
 """
 
 import mlx.core as mx
@@ -20,12 +24,23 @@ def step_for(cache: KVCache, rows: int) -> "ChunkStep | RowsStep":
     return ChunkStep(cache, rows)
 
 
-class Uncached:
+class _Attending:
+    """Attention to a step's keys and values."""
+
+    kv: dict[str, KeysValues]
+    masks: dict[str, Mask]
+
+    def attend(self, queries: mx.array, layer_type: str) -> mx.array:
+        """Queries [B, heads, L, head_dim] -> outputs of the same shape."""
+        return _attention(queries, *self.kv[layer_type], self.masks[layer_type])
+
+
+class Uncached(_Attending):
     """A whole sequence at once, keys and values thrown away afterwards."""
 
     def __init__(self, config: TextConfig, rows: int):
         self.offset = 0
-        self.kv: dict[str, KeysValues] = {}
+        self.kv = {}
         self.masks = {FULL: "causal", SLIDING: band_mask(rows, rows, config.sliding_window)}
         self._config = config
 
@@ -33,16 +48,23 @@ class Uncached:
         self.kv[self._config.layers[index].layer_type] = (keys, values)
 
 
-class ChunkStep:
+class ChunkStep(_Attending):
     """A prefill chunk: appends `rows` tokens at an offset that the host knows, with causal masks and plain slices."""
 
     def __init__(self, cache: KVCache, rows: int):
         self._cache, self._rows = cache, rows
         self.offset = cache.offset
-        self.kv: dict[str, KeysValues] = {}
+        self.kv = {}
         self.window = cache.config.sliding_window
         self._kept = min(self.offset, self.window - 1)  # older keys that the first new row can still see
         self.masks = {FULL: "causal", SLIDING: band_mask(rows, self._kept + rows, self.window)}
+        end = self.offset + rows
+        self._blocks = _Blocks(self.offset, end, self.offset - self._kept, cache) if end > cache.ring else None
+
+    def attend(self, queries: mx.array, layer_type: str) -> mx.array:
+        if layer_type == FULL or self._blocks is None:
+            return super().attend(queries, layer_type)
+        return self._blocks.attend(queries, *self.kv[layer_type])
 
     def write(self, index: int, keys: mx.array, values: mx.array) -> None:
         layer = self._cache.owner(index)
@@ -55,7 +77,7 @@ class ChunkStep:
 
     def last_row(self) -> "LastRow":
         """The same step, for the layers that share keys and values, when only the last row is of interest."""
-        return LastRow(self, self._rows)
+        return LastRow(self._cache, self.offset + self._rows - 1, self.kv[FULL])
 
     def _write_linear(self, layer: LayerCache, keys: mx.array, values: mx.array) -> KeysValues:
         layer.write_slice(self.offset, keys, values)
@@ -74,23 +96,59 @@ class ChunkStep:
         return seen
 
 
-class LastRow:
-    """The last row of a chunk: sees every key of the chunk's window, writes nothing."""
+class _Blocks:
+    """Attention of a chunk's rows to a ring that the chunk wraps around, as if the rows had come a few at a time.
 
-    def __init__(self, chunk: ChunkStep, rows: int):
-        self.offset = chunk.offset + rows - 1
-        self.masks: dict[str, Mask] = {FULL: None, SLIDING: None}
-        keys, values = chunk.kv[SLIDING]
-        self.kv = {**chunk.kv, SLIDING: (keys[:, :, -chunk.window :], values[:, :, -chunk.window :])}
+    Each block of rows sees the ring as it is once the block is written: its keys and values are gathered in that order.
+
+    Args:
+        start, end: positions of the chunk.
+        oldest: position of the first key that is given.
+        cache: whose ring it is.
+    """
+
+    def __init__(self, start: int, end: int, oldest: int, cache: KVCache):
+        window, self.ring = cache.config.sliding_window, cache.ring
+        self.rows = self.ring - window  # at most: the first row's window must not be overwritten by the last row
+        self.count = -(-(end - start) // self.rows)
+        queries = mx.minimum(start + mx.arange(self.count * self.rows), end - 1).reshape(self.count, self.rows)
+        held = _held(queries[:, -1:], self.ring)
+        self.index = mx.maximum(held - oldest, 0).reshape(-1)
+        self.mask = _visible(queries, self.ring, window)
+
+    def attend(self, queries: mx.array, keys: mx.array, values: mx.array) -> mx.array:
+        """Queries of the chunk's rows and the keys and values from `oldest` on -> outputs, all [B, heads, …, D]."""
+        B, H, L, D = queries.shape
+        padded = mx.pad(queries, [(0, 0), (0, 0), (0, self.count * self.rows - L), (0, 0)])
+        mask = mx.broadcast_to(self.mask[None], (B, *self.mask.shape)).reshape(-1, *self.mask.shape[1:])
+        gathered = [self._side_by_side(mx.take(x, self.index, axis=2), self.ring) for x in (keys, values)]
+        out = _attention(self._side_by_side(padded, self.rows), *gathered, mask)
+        return out.reshape(B, self.count, H, self.rows, D).swapaxes(1, 2).reshape(B, H, -1, D)[:, :, :L]
+
+    def _side_by_side(self, x: mx.array, rows: int) -> mx.array:
+        """[B, H, blocks · rows, D] -> [B · blocks, H, rows, D]"""
+        B, H, _, D = x.shape
+        return x.reshape(B, H, self.count, rows, D).swapaxes(1, 2).reshape(-1, H, rows, D)
 
 
-class RowsStep:
+class LastRow(_Attending):
+    """The last row of a chunk that has been written, for layers that share keys and values; writes nothing."""
+
+    def __init__(self, cache: KVCache, position: int, full: KeysValues):
+        self.offset = position
+        ring = cache.shared(SLIDING)
+        self.kv = {FULL: full, SLIDING: tuple(ring.state)}
+        visible = _visible(mx.array([[position]]), cache.ring, cache.config.sliding_window)
+        self.masks = {FULL: None, SLIDING: visible}
+
+
+class RowsStep(_Attending):
     """Appends `rows` tokens to every slot at its own length, which only the device knows."""
 
     def __init__(self, cache: KVCache, rows: int):
         self._cache, self._rows = cache, rows
         self.offset = cache.lengths
-        self.kv: dict[str, KeysValues] = {}
+        self.kv = {}
         self._positions = cache.lengths[:, None] + mx.arange(rows)
         self.masks = _visible_by_type(cache, self._positions, cache.config.sliding_window)
 
@@ -103,7 +161,7 @@ class RowsStep:
         self._cache.set_length(self._cache.offset + self._rows)
 
 
-class DraftStep:
+class DraftStep(_Attending):
     """What the drafter sees: every committed key, at one constant position, writing nothing.
 
     Sliding layers see the newest `window + 1` committed keys, as transformers' drafter does (its window is inclusive).
@@ -143,11 +201,20 @@ def _visible_by_type(cache: KVCache, queries: mx.array, window: int) -> dict[str
 def _visible(queries: mx.array, capacity: int, window: int | None) -> mx.array:
     """Which buffer rows the queries at absolute positions [B, L] may see: bool [B, 1, L, capacity].
 
-    Row r holds the newest position p ≤ the last query with p % capacity == r. A linear buffer is the case where that
-    is r itself or nothing.
+    A linear buffer is the case where row r holds position r or nothing.
     """
-    last = queries[:, -1:]
-    held = last - (last - mx.arange(capacity)) % capacity
-    held, q = held[:, None, None, :], queries[:, None, :, None]
+    held, q = _held(queries[:, -1:], capacity)[:, None, None, :], queries[:, None, :, None]
     seen = (held >= 0) & (held <= q)
     return seen if window is None else seen & (held > q - window)
+
+
+def _held(last: mx.array, capacity: int) -> mx.array:
+    """The positions in a buffer when `last` [B, 1] is the newest: in row r, the newest p with p % capacity == r.
+
+    They are negative where nothing was written yet.
+    """
+    return last - (last - mx.arange(capacity)) % capacity
+
+
+def _attention(queries: mx.array, keys: mx.array, values: mx.array, mask: Mask) -> mx.array:
+    return mx.fast.scaled_dot_product_attention(queries, keys, values, scale=1.0, mask=mask)

@@ -60,10 +60,7 @@ class Attention(nn.Module):
         queries = self.rope(queries.transpose(0, 2, 1, 3), offset=step.offset)
         if self.layer.owns_kv:
             step.write(self.index, *self.keys_values(x, step))
-        keys, values = step.kv[self.layer.layer_type]
-        out = mx.fast.scaled_dot_product_attention(
-            queries, keys, values, scale=1.0, mask=step.masks[self.layer.layer_type]
-        )
+        out = step.attend(queries, self.layer.layer_type)
         return self.o_proj(out.transpose(0, 2, 1, 3).reshape(B, L, -1))
 
     def keys_values(self, x: mx.array, step: Step) -> tuple[mx.array, mx.array]:
