@@ -8,6 +8,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from mtp_mlx.errors import MisuseError, UserError
 from mtp_mlx.generate import tokenize
+from mtp_mlx.prompt_cache import common_prefix
 
 Message = dict[str, Any]
 
@@ -35,6 +36,16 @@ def render(tokenizer: TokenizerWrapper, messages: Sequence[Message], *, thinking
     except TemplateError as error:
         raise UserError("the chat template refuses the conversation", given=error) from error
     return tokenize(tokenizer, text)
+
+
+def shared_prefix(tokenizer: TokenizerWrapper, messages: Sequence[Message], *, thinking: bool = False) -> int:
+    """How many ids of the rendered conversation later turns will begin with too.
+
+    It ends before whatever the template adds only where a reply is asked for, such as an empty thought channel.
+    """
+    later = [*messages, {"role": "assistant", "content": "x"}, {"role": "user", "content": "x"}]
+    now, then = (render(tokenizer, conversation, thinking=thinking) for conversation in (messages, later))
+    return common_prefix(now, then)
 
 
 def _check_is_text(content: str | list[dict[str, Any]]) -> None:

@@ -18,6 +18,7 @@ from mtp_mlx.models.config import LayerConfig, TextConfig
 
 MAX_DRAFT_TOKENS = 16  # llama.cpp's default --draft-max; the rings leave room for two rounds of it
 CAPACITY_STEP = 256
+CHECKPOINT_BYTES = 64 << 20  # kept rings: 9 checkpoints of an E2B in bfloat16; of a 31B, one is already larger
 
 KeysValues = tuple[mx.array, mx.array]
 
@@ -82,6 +83,10 @@ class Checkpoint:
     written: int
     rings: list[list[mx.array]]
 
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for ring in self.rings for array in ring)
+
 
 class KVCache:
     """The keys and values of all slots, one `LayerCache` per owner of keys and values.
@@ -105,7 +110,7 @@ class KVCache:
         self.max_rows = max_draft_tokens + 1
         self.ring = _round_up(config.sliding_window + 1 + 2 * self.max_rows, 8)
         self._entry = {owner: n for n, owner in enumerate(config.kv_owners)}
-        self._checkpoint: Checkpoint | None = None
+        self.checkpoints: list[Checkpoint] = []  # from the oldest place to the newest
 
     def __len__(self) -> int:
         return len(self.layers)
@@ -173,22 +178,27 @@ class KVCache:
         self.lengths = mx.array([offset] * self.slots, mx.int32)
 
     def checkpoint(self) -> None:
-        """Remembers the rings as they are now (and no older ones), so that `rewind` can come back here exactly."""
+        """Remembers the rings as they are now, so that `rewind` can come back here exactly.
+
+        Older checkpoints are kept too, as far as `CHECKPOINT_BYTES` allow.
+        """
         rings = [layer.state for layer in self.layers if layer.layer.is_sliding]
-        self._checkpoint = Checkpoint(self.offset, self.written, rings)
+        self.checkpoints = [saved for saved in self.checkpoints if saved.offset < self.offset]
+        self.checkpoints.append(Checkpoint(self.offset, self.written, rings))
+        while len(self.checkpoints) > 1 and sum(saved.nbytes for saved in self.checkpoints) > CHECKPOINT_BYTES:
+            del self.checkpoints[0]
 
     def rewind(self, offset: int) -> int:
         """Goes back so that the cache holds at most the first `offset` tokens.
 
         Returns:
             How many tokens it now holds: `offset` where the rings still reach back that far, otherwise that of the
-            checkpoint if it lies before, or 0. The caller prefills the rest again.
+            last checkpoint before it, or 0. The caller prefills the rest again.
         """
         offset = min(offset, self.offset)
         if not self._rings_reach(offset):
             offset = self._restore(offset)
-        if self._checkpoint is not None and self._checkpoint.offset > offset:
-            self._checkpoint = None
+        self.checkpoints = [saved for saved in self.checkpoints if saved.offset <= offset]
         self.set_length(offset)
         return offset
 
@@ -197,8 +207,8 @@ class KVCache:
         return oldest_intact <= max(0, offset - self.config.sliding_window - 1)
 
     def _restore(self, offset: int) -> int:
-        saved = self._checkpoint
-        if saved is None or saved.offset > offset:
+        saved = next((saved for saved in reversed(self.checkpoints) if saved.offset <= offset), None)
+        if saved is None:
             self.written = 0
             return 0
         self.written = saved.written

@@ -3,6 +3,9 @@
 Warm equals cold: whatever the prompts share, and however a reply ended, a turn gives what it would on an empty cache.
 """
 
+import mlx.core as mx
+
+from mtp_mlx.decoding.prefill import PREFILL_STEP_SIZE, Progress, prefill
 from mtp_mlx.kv_cache import KVCache
 from mtp_mlx.load import Target, as_target
 
@@ -18,14 +21,19 @@ class PromptCache:
     """
 
     def __init__(self, model: Target):
-        self._model = as_target(model)
+        self.model = as_target(model)
         self.clear()
 
     def clear(self) -> None:
         """Forgets everything."""
-        self.cache: KVCache = self._model.make_cache()
+        self.cache: KVCache = self.model.make_cache()
         self._seen: list[int] = []
         self._prompt_length = 0
+        self._marked = False
+
+    def adopt(self, cache: KVCache, ids: list[int]) -> None:
+        """Takes over a `cache` that holds the keys and values of `ids`."""
+        self.cache, self._seen, self._prompt_length, self._marked = cache, list(ids), len(ids), True
 
     @property
     def ids(self) -> list[int]:
@@ -41,19 +49,51 @@ class PromptCache:
         Returns:
             The ids still to be processed: at least the last one, because the next token is chosen from its output.
         """
-        held = self.cache.rewind(min(_common_prefix(self.ids, prompt), len(prompt) - 1))
-        self._seen, self._prompt_length = list(prompt), len(prompt)
+        held = self.cache.rewind(min(common_prefix(self.ids, prompt), len(prompt) - 1))
+        self._seen, self._prompt_length, self._marked = list(prompt), len(prompt), False
         return prompt[held:]
 
+    def process(self, end: int, step_size: int = PREFILL_STEP_SIZE, progress: Progress | None = None) -> list[int]:
+        """Processes the prompt that was begun up to `end`, and marks that as a place to go back to.
+
+        Args:
+            end: how many of its ids later turns will begin with too, however they render this turn's reply.
+            step_size: tokens to process at a time.
+            progress: called with (tokens processed, tokens in all); an error that it raises ends the processing.
+
+        Returns:
+            The ids still to be processed.
+        """
+        start = self.cache.offset
+        if start < end < self._prompt_length:
+            self._prefill(start, end, step_size, progress)
+        if self.cache.offset == end > 0:
+            self.mark()
+        return self._seen[self.cache.offset : self._prompt_length]
+
+    def _prefill(self, start: int, end: int, step_size: int, progress: Progress | None) -> None:
+        try:
+            prefill(self.model, mx.array([self._seen[start:end]]), self.cache, step_size, progress)
+            mx.eval(self.cache.arrays)
+        except BaseException:  # also Ctrl-C: the chunk may have overwritten what the rings held
+            self.cache.rewind(self.cache.offset)
+            raise
+
+    def mark(self) -> None:
+        """Makes the end of what the cache holds a place that it can go back to."""
+        self.cache.checkpoint()
+        self._marked = True
+
     def record(self, token: int) -> None:
-        """Notes an emitted token. The first of a turn also marks the end of its prompt as a place to go back to."""
-        if len(self._seen) == self._prompt_length:
+        """Notes an emitted token. The first of a turn marks the end of its prompt, if no place in it was marked."""
+        if len(self._seen) == self._prompt_length and not self._marked:
             # A template may render a reply otherwise than it was emitted (without its thoughts, trimmed): the next
             # turn's prompt then agrees with the cache only up to here, which can be further back than the rings reach.
             self.cache.checkpoint()
         self._seen.append(token)
 
 
-def _common_prefix(a: list[int], b: list[int]) -> int:
+def common_prefix(a: list[int], b: list[int]) -> int:
+    """Length of the longest beginning that both have."""
     pairs = zip(a, b, strict=False)
     return next((n for n, (x, y) in enumerate(pairs) if x != y), min(len(a), len(b)))

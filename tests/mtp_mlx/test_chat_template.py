@@ -4,7 +4,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from mtp_mlx import MisuseError, UserError
-from mtp_mlx.chat_template import render
+from mtp_mlx.chat_template import render, shared_prefix
 from mtp_mlx.load import load_tokenizer
 from tests import tiny_tokenizer
 
@@ -46,3 +46,13 @@ def test_without_a_template(folder, tmp_path):
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
     with pytest.raises(UserError, match="no chat template"):
         render(load_tokenizer(tmp_path, set()), MESSAGES)
+
+
+def test_later_turns_share_everything_but_what_asks_for_the_reply(folder):
+    tokenizer = load_tokenizer(folder, set())
+    plain = render(tokenizer, MESSAGES)
+    assert shared_prefix(tokenizer, MESSAGES) == len(plain)
+    tokenizer.chat_template += "{% if add_generation_prompt %}<|channel>thought\n<channel|>{% endif %}"
+    asking = render(tokenizer, MESSAGES)
+    assert asking[: len(plain)] == plain and len(asking) > len(plain)
+    assert shared_prefix(tokenizer, MESSAGES) == len(plain)

@@ -33,11 +33,16 @@ class Conversation:
         self.options = {"draft_model": drafter, "num_draft_tokens": num_draft_tokens}
         self.processed = []
 
-    def turn(self, prompt: list[int], tokens: int, interrupt: bool = False) -> list[int]:
-        """Generates `tokens` after `prompt`; with `interrupt`, it closes a longer generation there."""
+    def turn(self, prompt: list[int], tokens: int, interrupt: bool = False, shared: int | None = None) -> list[int]:
+        """Generates `tokens` after `prompt`, of which later turns begin with the first `shared`.
+
+        With `interrupt`, it closes a longer generation there.
+        """
         cold = list(zip(range(tokens), generate_step(prompt, self.model, max_tokens=tokens), strict=False))
         new = self.cache.begin(prompt)
         self.processed.append(len(new))
+        if shared is not None:
+            new = self.cache.process(shared, step_size=7)
         limit = tokens * 3 if interrupt else tokens
         warm = generate_step(new, self.model, max_tokens=limit, prompt_cache=self.cache.cache, **self.options)
         emitted = []
@@ -97,6 +102,50 @@ def test_the_same_prompt_again_processes_its_last_token(model):
     prompt = ids(20)
     assert conversation.turn(prompt, 9) == conversation.turn(prompt, 9)
     assert conversation.processed == [20, 1]
+
+
+def test_what_a_template_adds_only_before_a_reply_costs_no_more_than_itself(model, drafter):
+    conversation, added = Conversation(model, drafter), ids(4, seed=9)
+    prompt = ids(30)
+    conversation.turn(prompt + added, 60, shared=30)
+    prompt = prompt + ids(50, seed=1)  # the reply, rendered otherwise than it was emitted, and the next message
+    conversation.turn(prompt + added, 60, shared=80)
+    conversation.turn(prompt + added, 60, shared=80)  # the same again: another reply is wanted
+    assert conversation.processed == [34, 50 + 4, 4]
+
+
+def test_undoing_a_turn_goes_back_to_the_one_before(model):
+    conversation = Conversation(model)
+    first = ids(30)
+    reply = conversation.turn(first, 60, shared=28)
+    conversation.turn(first + reply + ids(30, seed=1), 50, shared=110)
+    conversation.turn(first + reply[:20] + ids(9, seed=2), 20, shared=50)
+    assert conversation.processed == [30, 1 + 30, 2 + 20 + 9]
+
+
+def test_old_checkpoints_make_room_for_new_ones(model, monkeypatch):
+    cache = model.make_cache()
+    next(generate_step(ids(10), model, prompt_cache=cache))
+    cache.checkpoint()
+    monkeypatch.setattr("mtp_mlx.kv_cache.CHECKPOINT_BYTES", cache.checkpoints[0].nbytes * 2)
+    for _ in range(3):
+        model(mx.array([ids(5)]), cache)
+        cache.checkpoint()
+    assert [saved.offset for saved in cache.checkpoints] == [20, 25]
+
+
+def test_a_prompt_interrupted_while_it_is_processed_leaves_what_was(model):
+    cache, prompt = PromptCache(model), ids(90)
+
+    def stop(done: int, total: int) -> None:
+        if done == 30:
+            raise StoppedError
+
+    assert cache.begin(prompt) == prompt
+    with pytest.raises(StoppedError):
+        cache.process(85, 10, stop)
+    assert cache.ids == prompt[:30] and cache.begin(prompt) == prompt[30:]
+    assert cache.process(85, 10) == prompt[85:]
 
 
 def test_random_conversations(model, drafter):
