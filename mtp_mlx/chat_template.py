@@ -27,7 +27,7 @@ def render(tokenizer: TokenizerWrapper, messages: Sequence[Message], *, thinking
     if not tokenizer.has_chat_template:
         raise UserError("the model has no chat template", fix="give it raw text")
     for message in messages:
-        _check_is_text(message["content"])
+        check_is_text(message["content"])
     try:
         # Said explicitly, because mlx-lm's wrapper would turn thinking on.
         text = tokenizer.apply_chat_template(
@@ -48,7 +48,8 @@ def shared_prefix(tokenizer: TokenizerWrapper, messages: Sequence[Message], *, t
     return common_prefix(now, then)
 
 
-def _check_is_text(content: str | list[dict[str, Any]]) -> None:
+def check_is_text(content: str | list[dict[str, Any]]) -> None:
+    """Refuses the content of a message that is more than text, which the template would silently drop."""
     parts = [] if isinstance(content, str) else content
     other = next((part["type"] for part in parts if part["type"] != "text"), None)
     if other is not None:

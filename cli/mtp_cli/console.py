@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from rich.console import Console
 from rich.progress import (
@@ -18,8 +18,13 @@ from rich.progress import (
 from rich.status import Status
 from rich.text import Text
 
-# Control characters that a terminal would obey, C0 and C1, except tab and line feed.
+# C0 and C1.
 _CONTROLS = {n: "\ufffd" for n in (*range(0x20), *range(0x7F, 0xA0)) if chr(n) not in "\t\n"}
+
+
+def visible(text: str) -> str:
+    """`text` without control characters that a terminal would obey, except tab and line feed."""
+    return text.translate(_CONTROLS)
 
 
 def stderr() -> Console:
@@ -79,13 +84,33 @@ class Output:
     """stdout: the exact text where it is piped; on a terminal without control characters, and styled where asked."""
 
     def __init__(self) -> None:
-        self._console = Console(highlight=False)
-        self.is_terminal = self._console.is_terminal
+        self.console = Console(highlight=False)
+        self.is_terminal = self.console.is_terminal
 
     def write(self, text: str, style: str = "") -> None:
         """Writes `text` as it is, at once, without adding a line break."""
         if self.is_terminal:
-            self._console.print(Text(text.translate(_CONTROLS), style), end="", soft_wrap=True)
+            self.console.print(Text(visible(text), style), end="", soft_wrap=True)
         else:
             sys.stdout.write(text)
             sys.stdout.flush()
+
+
+class PrefillBar:
+    """A bar on stderr while a long prompt is processed; nothing for a short one, or without a terminal."""
+
+    LONG = 1024  # tokens from which on it is worth a bar: two chunks
+
+    def __init__(self) -> None:
+        self._stack, self._update = ExitStack(), None
+
+    def update(self, done: int, total: int) -> None:
+        if self._update is None and total > self.LONG:
+            self._update = self._stack.enter_context(progress_bar("reading"))
+        if self._update is not None:
+            self._update(done, total)
+
+    def close(self) -> None:
+        """Takes the bar away; can be called twice."""
+        self._stack.close()
+        self._update = None

@@ -21,7 +21,8 @@ def positive(name: str) -> Callable[[int], int]:
     return check
 
 
-def _check_max_tokens(value: int) -> int:
+def check_max_tokens(value: int) -> int:
+    """Refuses limits that no reply could keep."""
     if value == 0 or value < -1:
         raise MisuseError("--max-tokens must be positive, or -1 for no limit", given=value)
     return value
@@ -35,13 +36,21 @@ def check_text(value: str | list[str] | None) -> str | list[str] | None:
     return value
 
 
-def parse_num_draft_tokens(text: str) -> int | str:
+def parse_num_draft_tokens(text: str, name: str = "--num-draft-tokens") -> int | str:
     """ "auto" or a number; the library knows which numbers are possible."""
     if text == "auto":
         return text
     if not text.isascii() or not text.isdigit() or len(text) > _MOST_DIGITS:
-        raise MisuseError("--num-draft-tokens must be a number or 'auto'", given=text)
+        raise MisuseError(f"{name} must be a number or 'auto'", given=text)
     return int(text)
+
+
+def whole_number(name: str, text: str) -> int:
+    """The number that a person wrote."""
+    try:
+        return int(text)
+    except ValueError as error:
+        raise MisuseError(f"{name} must be a whole number", given=text) from error
 
 
 Model = Annotated[
@@ -65,7 +74,7 @@ MaxTokens = Annotated[
         "-m",
         metavar="N",
         help="Most tokens of a reply; -1 for no limit.",
-        callback=_check_max_tokens,
+        callback=check_max_tokens,
     ),
 ]
 PrefillStepSize = Annotated[

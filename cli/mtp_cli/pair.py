@@ -1,6 +1,6 @@
 """Loads what the options name: a target, its tokenizer, and its drafter."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mtp_cli.console import note, status
@@ -49,6 +49,13 @@ class Pair:
     def drafts(self) -> bool:
         """Whether there is anything to draft with, and it is asked to."""
         return self.drafter is not None and self.options.num_draft_tokens != 0
+
+    def drafting(self, num_tokens: int | str) -> "Pair":
+        """The same pair, which drafts so many tokens a round."""
+        from mtp_mlx.decoding.depth import AutoDepth, depth_policy
+
+        depth_policy(num_tokens, AutoDepth())  # refuses a number out of range
+        return replace(self, options=replace(self.options, num_draft_tokens=num_tokens))
 
     @property
     def draft_options(self) -> dict:

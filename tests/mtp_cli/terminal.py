@@ -5,24 +5,31 @@ import os
 import pty
 import re
 import select
+import struct
 import subprocess
 import termios
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
-CTRL_C, CTRL_D = "\x03", "\x04"
-_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+import pyte
+
+CTRL_C, CTRL_D, ALT_ENTER = "\x03", "\x04", "\x1b\r"
 
 
 class Terminal:
-    """Runs `command` with a pseudo-terminal as its controlling terminal.
+    """Runs `command` with a pseudo-terminal of 100 × 40 as its controlling terminal.
 
-    Attributes:
-        text: everything shown so far, without escape sequences.
+    Args:
+        state: the home and state directory of whoever sits there.
     """
 
-    def __init__(self, command: Sequence[str]):
+    def __init__(self, command: Sequence[str], state: Path):
         self._master, slave = pty.openpty()
+        self._screen = pyte.HistoryScreen(100, 40, history=100_000, ratio=0.01)
+        self._screen.write_process_input = self.type  # answers to where the cursor is
+        self._stream, self._read = pyte.ByteStream(self._screen), 0
+        self._set_size()
         self._process = subprocess.Popen(
             command,
             stdin=slave,
@@ -30,20 +37,35 @@ class Terminal:
             stderr=slave,
             start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-            env={**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "40"},
+            env={**os.environ, "TERM": "xterm-256color", "XDG_STATE_HOME": str(state), "HOME": str(state)},
         )
         os.close(slave)
-        self._raw, self._read = b"", 0
 
     @property
     def text(self) -> str:
-        return _ESCAPES.sub("", self._raw.decode("utf-8", "replace")).replace("\r", "")
+        """What a person sees and can scroll back to, without the blanks at the ends of lines."""
+        columns = range(self._screen.columns)
+        above = ("".join(line[x].data for x in columns) for line in self._screen.history.top)
+        return "\n".join(line.rstrip() for line in [*above, *self._screen.display]).rstrip()
+
+    def colours(self, text: str) -> set[str]:
+        """The background colours of the characters of the last line on the screen that is `text`."""
+        row = max(row for row, line in enumerate(self._screen.display) if line.rstrip() == text)
+        return {self._screen.buffer[row][x].bg for x in range(len(text))}
+
+    def resize(self, columns: int, lines: int) -> None:
+        self._screen.resize(lines, columns)
+        self._set_size()
 
     def type(self, keys: str) -> None:
         os.write(self._master, keys.encode())
 
+    def paste(self, text: str) -> None:
+        """As a terminal pastes: marked as such."""
+        self.type(f"\x1b[200~{text}\x1b[201~")
+
     def expect(self, pattern: str, seconds: float = 60) -> str:
-        """Waits until new output matches `pattern`; gives the output since the last match, up to its end."""
+        """Waits until something new on the screen matches `pattern`; gives what is new, up to the end of the match."""
         deadline = time.monotonic() + seconds
         while (match := re.compile(pattern).search(self.text, self._read)) is None:
             assert time.monotonic() < deadline, f"no {pattern!r} in {self.text[self._read :]!r}"
@@ -63,6 +85,10 @@ class Terminal:
         self._process.wait()
         os.close(self._master)
 
+    def _set_size(self) -> None:
+        size = struct.pack("HHHH", self._screen.lines, self._screen.columns, 0, 0)
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, size)
+
     def _receive(self) -> bool:
         """Takes in what is shown next; False when the program has closed the terminal."""
         if not select.select([self._master], [], [], 0.2)[0]:
@@ -71,5 +97,5 @@ class Terminal:
             data = os.read(self._master, 65536)
         except OSError:  # Linux says so when the other side is closed
             return False
-        self._raw += data
+        self._stream.feed(data)
         return bool(data)

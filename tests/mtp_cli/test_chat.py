@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from mtp_cli.conversation import Conversation
+from mtp_cli.conversation import ChatSettings, Conversation
 from mtp_cli.interrupt import Interrupt
 from mtp_cli.pair import PairOptions, load_pair
 from mtp_mlx import generate
@@ -43,7 +43,7 @@ def test_commands(pair):
     assert first == second
     assert [kept for _, kept in statistics(result)] == [0, 0]
     assert "the conversation begins anew\n" in result.stderr
-    assert "/clear  r   forget the conversation and begin anew\n" in result.stderr
+    assert "/clear                forget the conversation and begin anew (r)\n" in result.stderr
     assert "error: no such command (given: /nonsense); /help lists them\n" in result.stderr
     assert result.exit_code == 1  # a script shall notice
 
@@ -64,7 +64,7 @@ def test_odd_input_gets_a_reply(pair, given):
 
 def test_a_message_that_does_not_fit_is_refused_and_nothing_is_lost(pair):
     result = mtp("chat", *pair.options, *LIMIT, given="hello\n" + "x" * 100_000 + "\nmore\n")
-    assert "error: the prompt must be shorter than the model's context of" in result.stderr
+    assert "error: the conversation must be shorter than the model's context of" in result.stderr
     assert len(result.stdout.splitlines()) == 2
     (first_new, _), (_, kept) = statistics(result)
     assert kept > first_new  # the second turn still has the first one before it
@@ -94,7 +94,7 @@ class Shown:
     def __init__(self, count=0, action=lambda: None):
         self.pieces, self.count, self.action = [], count, action
 
-    def __call__(self, piece) -> None:
+    def __call__(self, piece, response) -> None:
         self.pieces.append(piece)
         if len(self.pieces) == self.count:
             self.action()
@@ -107,7 +107,9 @@ class Shown:
 def cold(loaded, conversation, message: str) -> str:
     """The reply that an empty cache would give."""
     messages = [*conversation.messages, {"role": "user", "content": message}]
-    return generate(loaded.model, loaded.tokenizer, render(loaded.tokenizer, messages), **conversation.settings)
+    return generate(
+        loaded.model, loaded.tokenizer, render(loaded.tokenizer, messages), max_tokens=conversation.settings.max_tokens
+    )
 
 
 def ctrl_c() -> None:
@@ -121,7 +123,7 @@ def twice() -> None:
 
 @pytest.mark.parametrize("stop", [ctrl_c, twice])
 def test_a_stopped_reply_stays_and_the_next_turn_equals_a_cold_one(loaded, stop):
-    conversation = Conversation(loaded, None, {"max_tokens": 60})
+    conversation = Conversation(loaded, None, ChatSettings(60))
     shown = Shown(5, stop)
     with Interrupt() as interrupt:
         turn = conversation.turn("hello", interrupt, shown)
@@ -138,7 +140,7 @@ def test_a_stopped_reply_stays_and_the_next_turn_equals_a_cold_one(loaded, stop)
 
 
 def test_stopped_before_the_reply_begins_the_message_does_not_stay(loaded):
-    conversation = Conversation(loaded, None, {"max_tokens": 20})
+    conversation = Conversation(loaded, None, ChatSettings(20))
     with Interrupt() as interrupt:
         conversation.turn("hello", interrupt, Shown())
         before = list(conversation.messages)

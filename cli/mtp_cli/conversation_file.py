@@ -1,0 +1,96 @@
+"""Conversations as files: JSON with OpenAI's messages, and beside it, where asked for, the cache of keys and values."""
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mtp_cli.conversation import Conversation
+from mtp_weights.errors import UserError
+
+if TYPE_CHECKING:
+    from mtp_mlx.chat_template import Message
+
+ROLES = ("system", "user", "assistant")
+
+
+def save(conversation: Conversation, file: Path, with_cache: bool) -> None:
+    """Writes the messages to `file`, and the cache to `cache_file(file)`.
+
+    Raises:
+        UserError: it cannot be written, or `file` is something else than a conversation.
+    """
+    from mtp_mlx.prompt_cache_file import save_prompt_cache
+
+    if file.exists():
+        _read(file)  # never write over what is no conversation
+    content = {"model": conversation.pair.options.model, "messages": conversation.all_messages}
+    unfinished = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        unfinished.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        os.replace(unfinished, file)
+    except OSError as error:
+        raise UserError("cannot write", given=f"{file}: {error.strerror}", fix="choose another file") from error
+    finally:
+        unfinished.unlink(missing_ok=True)
+    if with_cache:
+        save_prompt_cache(cache_file(file), conversation.cache)
+
+
+def load(conversation: Conversation, file: Path) -> str | None:
+    """Puts the messages in `file` in the place of the conversation's, and its cache, where one lies beside it.
+
+    Returns:
+        Why the cache was not used, where there is one that cannot be.
+
+    Raises:
+        UserError: it cannot be read, or is no conversation; then nothing has changed.
+    """
+    from mtp_mlx.prompt_cache import PromptCache
+    from mtp_mlx.prompt_cache_file import load_prompt_cache
+
+    messages = _read(file)
+    cache, problem = PromptCache(conversation.pair.model), None
+    try:
+        if cache_file(file).exists():
+            cache = load_prompt_cache(cache_file(file), conversation.pair.model)
+    except UserError as error:
+        problem = str(error)
+    has_system = bool(messages) and messages[0]["role"] == "system"
+    conversation.system_prompt = messages[0]["content"] if has_system else None
+    conversation.messages, conversation.cache = messages[has_system:], cache
+    return problem
+
+
+def cache_file(file: Path) -> Path:
+    """Where the cache of the conversation in `file` lies."""
+    return file.with_suffix(".safetensors")
+
+
+def _read(file: Path) -> "list[Message]":
+    from mtp_mlx.chat_template import check_is_text
+
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError("cannot read", given=f"{file}: {error.strerror}", fix="check the path") from error
+    except ValueError as error:  # not UTF-8, not JSON
+        raise UserError("not a conversation", given=f"{file}: {error}", fix="choose another file") from error
+    messages = content.get("messages") if isinstance(content, dict) else content
+    if not isinstance(messages, list) or not all(map(_is_message, messages)):
+        raise UserError(
+            "not a conversation: a list of messages with a role and a content is needed",
+            given=file,
+            fix="choose another file",
+        )
+    for message in messages:
+        check_is_text(message["content"])
+    return messages
+
+
+def _is_message(message: Any) -> bool:
+    if not isinstance(message, dict) or message.get("role") not in ROLES:
+        return False
+    content = message.get("content")
+    parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
+    return all(isinstance(part, dict) and "type" in part and isinstance(part.get("text", ""), str) for part in parts)
