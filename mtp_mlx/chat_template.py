@@ -13,12 +13,21 @@ from mtp_mlx.prompt_cache import common_prefix
 Message = dict[str, Any]
 
 
-def render(tokenizer: TokenizerWrapper, messages: Sequence[Message], *, thinking: bool = False) -> list[int]:
+def render(
+    tokenizer: TokenizerWrapper,
+    messages: Sequence[Message],
+    *,
+    thinking: bool = False,
+    reply: str | None = None,
+    **variables: Any,
+) -> list[int]:
     """Token ids of a conversation, up to where the model's reply begins.
 
     Args:
         messages: OpenAI's form: a `role` and a `content`, which is text or a list of parts with `type` "text".
         thinking: whether the template asks the model to think first.
+        reply: the beginning of the reply, which the model shall go on with.
+        variables: further ones for the template.
 
     Raises:
         UserError: the tokenizer has no chat template, or the template refuses the conversation.
@@ -28,12 +37,17 @@ def render(tokenizer: TokenizerWrapper, messages: Sequence[Message], *, thinking
         raise UserError("the model has no chat template", fix="give it raw text")
     for message in messages:
         check_is_text(message["content"])
+    begun = [] if reply is None else [{"role": "assistant", "content": reply}]
     try:
-        # Said explicitly, because mlx-lm's wrapper would turn thinking on.
         text = tokenizer.apply_chat_template(
-            list(messages), add_generation_prompt=True, tokenize=False, enable_thinking=thinking
+            [*messages, *begun],
+            add_generation_prompt=not begun,
+            continue_final_message=bool(begun),
+            tokenize=False,
+            # Thinking is said explicitly, because mlx-lm's wrapper would turn it on.
+            **{"enable_thinking": thinking, **variables},
         )
-    except TemplateError as error:
+    except (TemplateError, TypeError, ValueError) as error:  # the last two: variables, a reply that it drops
         raise UserError("the chat template refuses the conversation", given=error) from error
     return tokenize(tokenizer, text)
 

@@ -1,22 +1,19 @@
 """`mtp generate`: one prompt, one reply. stdout has the text alone; statistics go to stderr."""
 
 import json
-import sys
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mtp_cli import options
-from mtp_cli.console import Output, note
-from mtp_cli.pair import Pair, PairOptions, load_pair
-from mtp_cli.sampling import GREEDY, SamplingOptions
-from mtp_cli.statistics import closing_lines
+from mtp_cli.console import Output
+from mtp_cli.pair import PairOptions, load_pair
+from mtp_cli.sampling import SamplingOptions
 from mtp_weights.errors import MisuseError, UserError
 
 if TYPE_CHECKING:
-    from mtp_mlx import GenerationResponse
+    from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 DEFAULT_MAX_TOKENS = 256  # mlx-lm's chat's
 
@@ -36,6 +33,15 @@ def generate(
         Path | None, typer.Option("--prompt-file", metavar="FILE", help="Read the prompt from a text file.")
     ] = None,
     system_prompt: options.SystemPrompt = None,
+    prefill_response: Annotated[
+        str | None,
+        typer.Option(
+            "--prefill-response", metavar="TEXT", help="How the reply shall begin.", callback=options.check_text
+        ),
+    ] = None,
+    chat_template_config: Annotated[
+        str | None, typer.Option("--chat-template-config", metavar="JSON", help="Variables for the chat template.")
+    ] = None,
     raw: Annotated[
         bool,
         typer.Option("--raw", "--ignore-chat-template", help="Continue the prompt as it is, without a chat template."),
@@ -46,7 +52,22 @@ def generate(
             "--stop", metavar="TEXT", help="End before this text; can be repeated.", callback=options.check_text
         ),
     ] = None,
+    extra_eos_token: Annotated[
+        list[str] | None,
+        typer.Option("--extra-eos-token", metavar="TOKEN", help="End at this token; can be repeated."),
+    ] = None,
+    prompt_cache_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--prompt-cache-file",
+            metavar="FILE",
+            help="Keep what was processed here; the next run with it processes only what is new.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object with all there is to know.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose/--quiet", help="Statistics on stderr, or nothing but errors.")
+    ] = True,
     model: options.Model = "demo",
     draft_model: options.DraftModel = "auto",
     no_draft: options.NoDraft = False,
@@ -68,9 +89,12 @@ def generate(
     frequency_penalty: options.FrequencyPenalty = None,
 ) -> None:
     """Write a reply to a prompt."""
-    text = _read_prompt(prompt, prompt_file)
-    if raw and system_prompt is not None:
-        raise MisuseError("--system-prompt needs the chat template", fix="leave out --raw, or put it in the prompt")
+    from mtp_cli import prompt_input
+    from mtp_cli.generation import Generation
+
+    text = prompt_input.read_prompt(prompt, prompt_file)
+    template = prompt_input.template_options(chat_template_config)
+    _check_raw(raw, system_prompt=system_prompt, prefill_response=prefill_response, chat_template_config=template)
     pair_options = PairOptions.of(model, draft_model, no_draft, num_draft_tokens)
     sampling = SamplingOptions(
         temp,
@@ -89,117 +113,28 @@ def generate(
     ).check()
     pair = load_pair(pair_options)
     sampling = sampling.of_model(pair.model)
-    ids = _prompt_ids(pair, text, system_prompt, raw)
-    settings = {"max_tokens": max_tokens, "stop": stop or [], **sampling.arguments()}
-    run = _Run(pair, ids, {**settings, "prefill_step_size": prefill_step_size}, sampling)
+    _add_eos_tokens(pair.tokenizer, extra_eos_token or [])
+    ids = prompt_input.prompt_ids(pair, text, system_prompt, raw, prefill_response, template)
+    settings = {"max_tokens": max_tokens, "stop": stop or [], "prefill_step_size": prefill_step_size}
+    run = Generation(pair, ids, settings, sampling, prompt_cache_file)
     if as_json:
         run.collect()
         print(json.dumps(run.to_dict(), ensure_ascii=False))
-    else:
-        run.stream(Output())
+        return
+    run.stream(Output())
+    if verbose:
         run.print_statistics()
 
 
-def _read_prompt(prompt: str | None, file: Path | None) -> str:
-    if (prompt is None) == (file is None):
-        raise MisuseError("one prompt is needed", fix="give --prompt TEXT, --prompt - for stdin, or --prompt-file FILE")
-    if file is not None:
-        text = _decode(_read_file(file), str(file))
-    elif prompt == "-":
-        text = _decode(sys.stdin.buffer.read(), "stdin")
-    else:
-        text = prompt
-    if not text.strip():
-        raise MisuseError("the prompt is empty", fix="give it some text")
-    return text
+def _check_raw(raw: bool, **needs_template: object) -> None:
+    given = next((name for name, value in needs_template.items() if value), None)
+    if raw and given is not None:
+        option = f"--{given.replace('_', '-')}"
+        raise MisuseError(f"{option} needs the chat template", fix="leave out --raw, or put it in the prompt")
 
 
-def _read_file(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise UserError(
-            "cannot read the prompt file", given=f"{file}: {error.strerror}", fix="check the path"
-        ) from error
-
-
-def _decode(data: bytes, source: str) -> str:
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError("the prompt must be UTF-8 text", given=f"{source}, byte {error.start}") from error
-
-
-def _prompt_ids(pair: Pair, text: str, system_prompt: str | None, raw: bool) -> list[int]:
-    from mtp_mlx.chat_template import render
-    from mtp_mlx.generate import tokenize
-
-    if raw:
-        return tokenize(pair.tokenizer, text)
-    if not pair.tokenizer.has_chat_template:
-        if system_prompt is not None:
-            raise UserError("the model has no chat template for a system prompt", fix="leave out --system-prompt")
-        note("the model has no chat template: it continues the prompt as it is")
-        return tokenize(pair.tokenizer, text)
-    system = [] if system_prompt is None else [{"role": "system", "content": system_prompt}]
-    return render(pair.tokenizer, [*system, {"role": "user", "content": text}])
-
-
-@dataclass
-class _Run:
-    """One generation, and what came of it so far."""
-
-    pair: Pair
-    ids: list[int]
-    settings: dict[str, Any]
-    sampling: SamplingOptions
-    text: str = ""
-    tokens: list[int] = field(default_factory=list)
-    last: "GenerationResponse | None" = None
-
-    def responses(self):
-        from mtp_mlx import stream_generate
-
-        for response in stream_generate(
-            self.pair.model, self.pair.tokenizer, self.ids, **self.settings, **self.pair.draft_options
-        ):
-            self.text += response.text
-            self.tokens.append(response.token)
-            self.last = response
-            yield response
-
-    def collect(self) -> None:
-        for _ in self.responses():
-            pass
-
-    def stream(self, output: Output) -> None:
-        """Writes the text as it comes, and leaves the cursor on a new line."""
-        try:
-            for response in self.responses():
-                output.write(response.text)
-        finally:
-            if self.text and not self.text.endswith("\n"):
-                output.write("\n")
-
-    def print_statistics(self) -> None:
-        lines = ["=" * 10, *closing_lines(self.last, self.pair.drafts)]
-        if self.sampling.describe() != GREEDY:
-            lines.append(f"Sampling: {self.sampling.describe()}")
-        for line in lines:
-            note(line)
-
-    def to_dict(self) -> dict[str, Any]:
-        last, options = self.last, self.pair.options
-        return {
-            "model": options.model,
-            "draft_model": None if options.no_draft else options.draft_model,
-            "sampling": asdict(self.sampling),
-            "text": self.text,
-            "tokens": self.tokens,
-            "finish_reason": last.finish_reason,
-            "prompt_tokens": last.prompt_tokens,
-            "generation_tokens": last.generation_tokens,
-            "timings": {"prompt_tps": last.prompt_tps, "generation_tps": last.generation_tps},
-            "peak_memory_gb": last.peak_memory,
-            "speculation": last.speculation.to_dict() if self.pair.drafts else None,
-        }
+def _add_eos_tokens(tokenizer: "TokenizerWrapper", tokens: list[str]) -> None:
+    for token in tokens:
+        if token not in tokenizer.get_vocab():
+            raise UserError("--extra-eos-token must be a token of the model", given=token)
+        tokenizer.add_eos_token(token)

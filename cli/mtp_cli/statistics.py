@@ -12,10 +12,11 @@ if TYPE_CHECKING:
 WARM_UP, TIMED = 8, 24  # tokens of the measurement of plain speed: the first ones trace and warm caches
 
 
-def closing_lines(response: "GenerationResponse", drafts: bool) -> list[str]:
-    """mlx-lm's closing lines, and one on speculation."""
+def closing_lines(response: "GenerationResponse", drafts: bool, cached: int) -> list[str]:
+    """mlx-lm's closing lines, and one on speculation. `cached` tokens of the prompt were in the cache already."""
+    from_cache = f", {cached} more from the cache" if cached else ""
     lines = [
-        f"Prompt: {response.prompt_tokens} tokens, {response.prompt_tps:.3f} tokens-per-sec",
+        f"Prompt: {response.prompt_tokens} tokens, {response.prompt_tps:.3f} tokens-per-sec{from_cache}",
         f"Generation: {response.generation_tokens} tokens, {response.generation_tps:.3f} tokens-per-sec",
         f"Peak memory: {response.peak_memory:.3f} GB",
     ]

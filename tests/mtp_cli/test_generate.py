@@ -148,3 +148,64 @@ def test_a_model_without_a_chat_template_continues_the_prompt_and_says_so(pair, 
     result = mtp("generate", "-p", "hello", "-m", "5", "--model", folder, "--no-draft")
     assert result.exit_code == 0
     assert result.stderr.splitlines()[0] == "the model has no chat template: it continues the prompt as it is"
+
+
+def report(*arguments: str) -> dict:
+    return json.loads(mtp("generate", "--json", *arguments).stdout)
+
+
+def test_a_prompt_cache_file_is_read_by_the_next_run(pair, tmp_path):
+    file, document = tmp_path / "document.cache", "a long document " * 6
+    common = ("--raw", "-m", "30", "--prefill-step-size", "20", *pair.options)
+    cached = (*common, "--prompt-cache-file", str(file))
+    first = report("-p", document, *cached)
+    assert first["cached_tokens"] == 0 and file.exists()
+
+    go_on = document + first["text"] + " and then"
+    second = report("-p", go_on, *cached)
+    assert second["cached_tokens"] >= len(document) // 2
+    assert second["tokens"] == report("-p", go_on, *common)["tokens"]
+
+    question = document + "what?"
+    third = report("-p", question, *cached)
+    assert third["prompt_tokens"] - third["cached_tokens"] <= 20 + len("what?")
+    assert third["tokens"] == report("-p", question, *common)["tokens"]
+    assert re.search(
+        r"Prompt: \d+ tokens, \S+ tokens-per-sec, \d+ more from the cache",
+        mtp("generate", "-p", question, *cached).stderr,
+    )
+
+
+def test_another_model_s_prompt_cache_is_refused_and_kept(pair, tmp_path):
+    file = tmp_path / "a.cache"
+    file.write_bytes(b"something of the user's")
+    result = mtp("generate", "-p", "x", "--prompt-cache-file", str(file), *pair.options)
+    assert error_line(result, 1).startswith(f"cannot read the prompt cache (given: {file}: ")
+    assert file.read_bytes() == b"something of the user's"
+
+
+def test_the_reply_goes_on_from_a_given_beginning(pair):
+    common = ("-p", "hello", "-m", "20", *pair.options)
+    whole = report(*common)
+    begun = report(*common, "--prefill-response", "xyz")
+    assert begun["prompt_tokens"] == whole["prompt_tokens"] + len("xyz") and begun["text"] != whole["text"]
+
+
+def test_variables_for_the_template(pair):
+    thinking = report("-p", "x", "-m", "2", "--chat-template-config", '{"enable_thinking": true}', *pair.options)
+    assert thinking["prompt_tokens"] > report("-p", "x", "-m", "2", *pair.options)["prompt_tokens"]
+
+
+def test_a_token_of_one_s_own_ends_the_reply(pair):
+    common = ("-p", "hello", "-m", "60", *pair.options)
+    text = report(*common)["text"]
+    letter = next(c for c in text[5:] if c.isalpha() and c not in text[:5])
+    ended = report(*common, "--extra-eos-token", letter)
+    assert ended["finish_reason"] == "stop" and text.startswith(ended["text"]) and letter not in ended["text"]
+    line = error_line(mtp("generate", *common, "--extra-eos-token", "nonsense"), 1)
+    assert line == "--extra-eos-token must be a token of the model (given: nonsense)"
+
+
+def test_quiet_is_the_text_alone(pair):
+    result = mtp("generate", "-p", "hello", "-m", "9", "--quiet", *pair.options)
+    assert result.stderr == "" and len(result.stdout.splitlines()) == 1
