@@ -3,9 +3,12 @@
 Warm equals cold: whatever the prompts share, and however a reply ended, a turn gives what it would on an empty cache.
 """
 
+from collections.abc import Sequence
+
 import mlx.core as mx
 
 from mtp_mlx.decoding.prefill import PREFILL_STEP_SIZE, Progress, prefill
+from mtp_mlx.decoding.sampling import LogitsProcessor
 from mtp_mlx.kv_cache import KVCache
 from mtp_mlx.load import Target, as_target
 
@@ -13,8 +16,9 @@ from mtp_mlx.load import Target, as_target
 class PromptCache:
     """Keeps the keys and values of one conversation from turn to turn.
 
-    For each turn: `begin`, generate after what it returns on `cache`, and `record` each emitted token. Nothing more is
-    to be done when the generation ends, not even when it was closed early or raised an error.
+    For each turn: `begin`, perhaps `process`, generate after what they return on `cache` (with `processors` if there
+    are any), and `record` each emitted token. Nothing more is to be done when the generation ends, not even when it was
+    closed early or raised an error.
 
     Args:
         model: the target.
@@ -78,6 +82,15 @@ class PromptCache:
         except BaseException:  # also Ctrl-C: the chunk may have overwritten what the rings held
             self.cache.rewind(self.cache.offset)
             raise
+
+    def processors(self, processors: Sequence[LogitsProcessor]) -> list[LogitsProcessor]:
+        """The same logits processors for the generation that follows: they see the ids in the cache as well."""
+        held = mx.array(self.ids, mx.int32)
+
+        def seeing_all(processor: LogitsProcessor) -> LogitsProcessor:
+            return lambda ids, logits: processor(mx.concatenate([held.astype(ids.dtype), ids]), logits)
+
+        return [seeing_all(processor) for processor in processors] if self.ids else list(processors)
 
     def mark(self) -> None:
         """Makes the end of what the cache holds a place that it can go back to."""

@@ -124,7 +124,7 @@ class Conversation:
         return len(roles) - 1 - roles[::-1].index("user")
 
     def _apply(self, settings: ChatSettings) -> None:
-        self._sampling = settings.sampling.arguments()
+        self._sampler, self._processors = settings.sampling.sampler(), settings.sampling.processors()
         self.settings = settings
 
     def _reply(self, messages: "list[Message]", interrupt: Interrupt, show: "Show", progress: Progress | None) -> Turn:
@@ -184,7 +184,8 @@ class Conversation:
             prompt_cache=self.cache.cache,
             prefill_step_size=self.settings.prefill_step_size,
             prompt_progress_callback=progress,
-            **self._sampling,
+            sampler=self._sampler,
+            logits_processors=self.cache.processors(self._processors),
             **self.pair.draft_options,
         )
         try:

@@ -91,13 +91,17 @@ class Generation:
             if bar is not None:
                 bar.update(done, total)
 
-        options = {
+        for response in stream_generate(
+            self.pair.model,
+            self.pair.tokenizer,
+            new,
+            sampler=self.sampling.sampler(),
+            logits_processors=cache.processors(self.sampling.processors()),
+            prompt_cache=cache.cache,
+            prompt_progress_callback=progress,
             **self.settings,
-            **self.sampling.arguments(),
             **self.pair.draft_options,
-            "prompt_progress_callback": progress,
-        }
-        for response in stream_generate(self.pair.model, self.pair.tokenizer, new, prompt_cache=cache.cache, **options):
+        ):
             cache.record(response.token)
             self.text += response.text
             self.tokens.append(response.token)

@@ -18,7 +18,7 @@ CTRL_C, CTRL_D, ALT_ENTER = "\x03", "\x04", "\x1b\r"
 
 
 class Terminal:
-    """Runs `command` with a pseudo-terminal of 100 × 40 as its controlling terminal.
+    """Runs `command` with a pseudo-terminal of 120 × 40 as its controlling terminal.
 
     Args:
         state: the home and state directory of whoever sits there.
@@ -26,7 +26,7 @@ class Terminal:
 
     def __init__(self, command: Sequence[str], state: Path):
         self._master, slave = pty.openpty()
-        self._screen = pyte.HistoryScreen(100, 40, history=100_000, ratio=0.01)
+        self._screen = pyte.HistoryScreen(120, 40, history=100_000, ratio=0.01)
         self._screen.write_process_input = self.type  # answers to where the cursor is
         self._stream, self._read = pyte.ByteStream(self._screen), 0
         self._set_size()

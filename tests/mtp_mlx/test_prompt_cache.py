@@ -159,6 +159,21 @@ def test_random_conversations(model, drafter):
             prompt = kept + ids(rng.randint(1, 20), seed=100 * case + turn)
 
 
+def test_processors_see_what_the_cache_holds(model):
+    cache, seen = PromptCache(model), []
+
+    def note(context: mx.array, logits: mx.array) -> mx.array:
+        seen.append(context.tolist())
+        return logits
+
+    prompt = ids(12)
+    for expected in (prompt, [*prompt, *ids(3, seed=1)]):
+        seen.clear()
+        new, options = cache.begin(expected), {"prompt_cache": cache.cache, "max_tokens": 1}
+        next(generate_step(new, model, logits_processors=cache.processors([note]), **options))
+        assert seen == [expected]
+
+
 class StoppedError(Exception):
     pass
 
