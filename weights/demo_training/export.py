@@ -9,14 +9,14 @@ from pathlib import Path
 
 import torch
 from model import CONFIG
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 GENERATION_CONFIG = {
     "bos_token_id": 2,
     "eos_token_id": [1, 106],
     "pad_token_id": 0,
     "do_sample": True,
-    "temperature": 1.0,
+    "temperature": 0.5,  # at 1.0 a target this small writes nonsense words
     "top_k": 64,
     "top_p": 0.95,
 }
@@ -36,6 +36,12 @@ def export(state: dict[str, torch.Tensor], tokenizer_folder: Path, output: Path)
             shutil.copyfile(tokenizer_folder / file, folder / file)
         for path in folder.iterdir():
             os.replace(path, output / path.name)
+
+
+def load_exported(folder: Path) -> dict[str, torch.Tensor]:
+    """The state of a `TargetModel` from a folder that `export` wrote, float32."""
+    stored = load_file(Path(folder) / "model.safetensors")
+    return {name.removeprefix("model."): value.float() for name, value in stored.items()}
 
 
 def main() -> None:

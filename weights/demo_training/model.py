@@ -164,9 +164,8 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    def __init__(self, width: int):
+    def __init__(self, width: int, hidden: int = CONFIG["hidden_size"]):
         super().__init__()
-        hidden = CONFIG["hidden_size"]
         self.gate_proj, self.up_proj = linear(hidden, width), linear(hidden, width)
         self.down_proj = linear(width, hidden)
 
@@ -227,7 +226,10 @@ class TargetModel(nn.Module):
         shared: dict[bool, tuple[Tensor, Tensor]] = {}
         for index, layer in enumerate(self.layers):
             x = layer(x, per_layer[:, :, index], tables[layer.self_attn.full], shared)
-        logits = F.linear(self.norm(x), self.embed_tokens.weight)
+        return self.logits(self.norm(x))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        logits = F.linear(hidden, self.embed_tokens.weight)
         cap = CONFIG["final_logit_softcapping"]
         return torch.tanh(logits / cap) * cap
 
