@@ -50,11 +50,11 @@ class Overlaps:
         self.compiles = False
         self.sums: dict[int, list[float]] = {}
 
-    def propose(self, draft, lengths, controls):
-        return self.rule.propose(draft, lengths, controls)
+    def propose(self, draft, positions, controls):
+        return self.rule.propose(draft, positions, controls)
 
-    def settle(self, logits, drafts, lengths, controls):
-        tokens, accepted = self.rule.settle(logits, drafts, lengths, controls)
+    def settle(self, logits, drafts, positions, controls):
+        tokens, accepted = self.rule.settle(logits, drafts, positions, controls)
         if drafts.count:
             p = distribution(logits[:, :-1], self.rule.filters, controls, controls.temp)
             at_candidates = p if drafts.ids is None else mx.take_along_axis(p, drafts.ids, axis=-1)

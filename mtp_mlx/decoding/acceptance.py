@@ -71,20 +71,22 @@ class Rule(Protocol):
 
     compiles: bool
 
-    def propose(self, draft: Callable[[Pick | None], mx.array], lengths: mx.array, controls: Controls | None) -> Drafts:
+    def propose(
+        self, draft: Callable[[Pick | None], mx.array], positions: mx.array, controls: Controls | None
+    ) -> Drafts:
         """Drafts: calls `draft` with what chooses from the drafter's hidden states; None takes the likeliest.
 
         Args:
-            lengths: tokens before the one that is drafted from [B]: the first draft stands at lengths + 1.
+            positions: where the drafts will stand [B, k].
         """
 
     def settle(
-        self, logits: mx.array, drafts: Drafts, lengths: mx.array, controls: Controls | None
+        self, logits: mx.array, drafts: Drafts, positions: mx.array, controls: Controls | None
     ) -> tuple[mx.array, mx.array]:
         """Decides a round from the target's logits [B, k+1, V].
 
         Args:
-            lengths: tokens before the round's first row [B]: row i chooses the token at lengths + 1 + i.
+            positions: of the tokens that the rows choose [B, k+1].
 
         Returns:
             ids [B, k+1] and accepted counts [B]: `ids[b, : accepted[b] + 1]` are emitted.
@@ -121,10 +123,10 @@ class Greedy:
 
     compiles = True
 
-    def propose(self, draft, lengths, controls) -> Drafts:
+    def propose(self, draft, positions, controls) -> Drafts:
         return Drafts(draft(None))
 
-    def settle(self, logits, drafts, lengths, controls):
+    def settle(self, logits, drafts, positions, controls):
         chosen = mx.argmax(logits, axis=-1)
         return chosen, count_agreeing(drafts.tokens, chosen)
 
@@ -140,10 +142,10 @@ class Matching:
     samplers: tuple[Sampler, ...]
     compiles = False
 
-    def propose(self, draft, lengths, controls) -> Drafts:
+    def propose(self, draft, positions, controls) -> Drafts:
         return Drafts(draft(None))
 
-    def settle(self, logits, drafts, lengths, controls):
+    def settle(self, logits, drafts, positions, controls):
         chosen = mx.stack([sampler(row) for sampler, row in zip(self.samplers, log_softmax(logits), strict=True)])
         return chosen, count_agreeing(drafts.tokens, chosen)
 
@@ -159,31 +161,29 @@ class Rejection:
     filters: Filters
     compiles = True
 
-    def propose(self, draft, lengths, controls) -> Drafts:
-        drawn = _Drawn(self.filters, controls, lengths)
+    def propose(self, draft, positions, controls) -> Drafts:
+        drawn = _Drawn(self.filters, controls, noise.uniform(controls.key, positions)[..., noise.DRAFT])
         tokens = draft(drawn.pick)
         return drawn.drafts(tokens)
 
-    def settle(self, logits, drafts, lengths, controls):
+    def settle(self, logits, drafts, positions, controls):
         p, k = distribution(logits, self.filters, controls, controls.temp), drafts.count
-        positions = lengths[:, None] + 1 + mx.arange(k + 1)
-        accepted = self._accepted(p, drafts, positions, controls)
+        uniform = noise.uniform(controls.key, positions)
+        accepted = self._accepted(p, drafts, uniform[:, :-1, noise.ACCEPT])
         at_end = mx.take_along_axis(p, accepted[:, None, None], axis=1)[:, 0]
         if k:
             rest = drafts.subtract(at_end, mx.minimum(accepted, k - 1))
             # Where p and q agree to the last bit, what rounding left of p - q may be nothing at all.
             rejected = (accepted < k)[:, None] & (rest.sum(axis=-1, keepdims=True) > 0)
             at_end = mx.where(rejected, rest, at_end)
-        place = mx.take_along_axis(positions, accepted[:, None], axis=1)
-        final = draw(at_end, noise.uniform(controls.key, place, noise.FINAL)[:, 0])
+        final = draw(at_end, mx.take_along_axis(uniform[..., noise.FINAL], accepted[:, None], axis=1)[:, 0])
         return _followed_by(drafts.tokens, accepted, final), accepted
 
-    def _accepted(self, p: mx.array, drafts: Drafts, positions: mx.array, controls: Controls) -> mx.array:
-        """Accepted drafts [B], by the target's distributions [B, k+1, V] at `positions` [B, k+1]."""
+    def _accepted(self, p: mx.array, drafts: Drafts, uniform: mx.array) -> mx.array:
+        """Accepted drafts [B], by the target's distributions [B, k+1, V] and a number in [0, 1) for each draft [B, k]."""
         if not drafts.count:
             return mx.zeros(p.shape[:1], mx.int32)
         chance = mx.take_along_axis(p[:, :-1], drafts.tokens[:, :, None], axis=2)[:, :, 0]
-        uniform = noise.uniform(controls.key, positions[:, :-1], noise.ACCEPT)
         return _leading(uniform * (1.0 if drafts.chance is None else drafts.chance) < chance)
 
 
@@ -193,14 +193,14 @@ class _Drawn:
 
     filters: Filters
     controls: Controls
-    lengths: mx.array
+    uniform: mx.array  # [B, k]
     steps: list[tuple] = field(default_factory=list)
 
     def pick(self, drafter: Gemma4Assistant, h: mx.array) -> mx.array:
         ids, logits = drafter.candidates(h)
         probs = distribution(logits, self.filters, self.controls, self.controls.draft_temp)
-        place = self.lengths[:, None] + 1 + len(self.steps)
-        index = draw(probs, noise.uniform(self.controls.key, place, noise.DRAFT))
+        step = len(self.steps)
+        index = draw(probs, self.uniform[:, step : step + 1])
         chance = mx.take_along_axis(probs, index[..., None], axis=-1)[..., 0]
         self.steps.append((chance, probs) if ids is None else (chance, probs, ids))
         return index if ids is None else mx.take_along_axis(ids, index[..., None], axis=-1)[..., 0]
@@ -223,22 +223,20 @@ class Coupled:
     filters: Filters
     compiles = True
 
-    def propose(self, draft, lengths, controls) -> Drafts:
-        places = iter(range(10**9))
+    def propose(self, draft, positions, controls) -> Drafts:
+        places = iter(mx.split(positions, positions.shape[1], axis=1))
 
         def pick(drafter: Gemma4Assistant, h: mx.array) -> mx.array:
             ids, logits = drafter.candidates(h)
             probs = distribution(logits, self.filters, controls, controls.draft_temp)
             every = mx.arange(logits.shape[-1]) if ids is None else ids
-            place = lengths[:, None] + 1 + next(places)
-            index = mx.argmax(mx.log(probs) + noise.gumbel(controls.key, place, every), axis=-1)
+            index = mx.argmax(mx.log(probs) + noise.gumbel(controls.key, next(places), every), axis=-1)
             return index if ids is None else mx.take_along_axis(ids, index[..., None], axis=-1)[..., 0]
 
         return Drafts(draft(pick))
 
-    def settle(self, logits, drafts, lengths, controls):
+    def settle(self, logits, drafts, positions, controls):
         p = distribution(logits, self.filters, controls, controls.temp)
-        positions = lengths[:, None] + 1 + mx.arange(logits.shape[1])
         chosen = mx.argmax(mx.log(p) + noise.gumbel(controls.key, positions, mx.arange(p.shape[-1])), axis=-1)
         return chosen, count_agreeing(drafts.tokens, chosen)
 
@@ -255,17 +253,17 @@ class Lenient:
     filters: Filters
     compiles = True
 
-    def propose(self, draft, lengths, controls) -> Drafts:
+    def propose(self, draft, positions, controls) -> Drafts:
         return Drafts(draft(None))
 
-    def settle(self, logits, drafts, lengths, controls):
-        accepted = mx.zeros_like(lengths)
+    def settle(self, logits, drafts, positions, controls):
+        accepted = mx.zeros(positions.shape[:1], mx.int32)
         if drafts.count:
             accepted = _leading(self.plausible(logits[:, :-1], drafts.tokens, controls))
         at_end = mx.take_along_axis(logits, accepted[:, None, None], axis=1)
-        place = lengths[:, None] + 1 + accepted[:, None]
         p = distribution(at_end, self.filters, controls, controls.temp)[:, 0]
-        final = draw(p, noise.uniform(controls.key, place, noise.FINAL)[:, 0])
+        uniform = noise.uniform(controls.key, mx.take_along_axis(positions, accepted[:, None], axis=1))
+        final = draw(p, uniform[:, 0, noise.FINAL])
         return _followed_by(drafts.tokens, accepted, final), accepted
 
     def plausible(self, logits: mx.array, tokens: mx.array, controls: Controls) -> mx.array:

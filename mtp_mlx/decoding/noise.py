@@ -13,16 +13,16 @@ _split = mx.vmap(lambda key: mx.random.split(key, _PURPOSES))
 _uniform = mx.vmap(lambda key: mx.random.uniform(shape=(), key=key))
 
 
-def keys(root: mx.array, positions: mx.array, purpose: int) -> mx.array:
-    """Keys [B, L, 2] of the absolute `positions` [B, L] for one purpose, from the root keys [B, 2] of the rows."""
+def keys(root: mx.array, positions: mx.array) -> mx.array:
+    """Keys [B, L, purposes, 2] of the absolute `positions` [B, L], from the root keys [B, 2] of the rows."""
     high = root[:, :1] + positions.astype(mx.uint32)
     pairs = mx.stack([high, mx.broadcast_to(root[:, 1:], high.shape)], axis=-1)
-    return _split(pairs.reshape(-1, 2))[:, purpose].reshape(*positions.shape, 2)
+    return _split(pairs.reshape(-1, 2)).reshape(*positions.shape, _PURPOSES, 2)
 
 
-def uniform(root: mx.array, positions: mx.array, purpose: int) -> mx.array:
-    """A number in [0, 1) for each of the `positions` [B, L]."""
-    return _uniform(keys(root, positions, purpose).reshape(-1, 2)).reshape(positions.shape)
+def uniform(root: mx.array, positions: mx.array) -> mx.array:
+    """Numbers in [0, 1) for each of the `positions` [B, L] and each purpose [B, L, purposes]."""
+    return _uniform(keys(root, positions).reshape(-1, 2)).reshape(*positions.shape, _PURPOSES)
 
 
 def gumbel(root: mx.array, positions: mx.array, ids: mx.array) -> mx.array:
@@ -31,7 +31,7 @@ def gumbel(root: mx.array, positions: mx.array, ids: mx.array) -> mx.array:
     A token has the same noise at a position whoever asks for it, a target over its vocabulary or a drafter over its
     candidates.
     """
-    base = keys(root, positions, DRAFT)[:, :, None]  # [B, L, 1, 2]
+    base = keys(root, positions)[:, :, DRAFT, None]  # [B, L, 1, 2]
     low = base[..., 1] + ids.astype(mx.uint32)
     pairs = mx.stack([mx.broadcast_to(base[..., 0], low.shape), low], axis=-1)
     u = _uniform(pairs.reshape(-1, 2)).reshape(low.shape)

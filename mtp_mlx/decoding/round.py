@@ -84,7 +84,7 @@ class Round:
         """Chooses the first token from the prompt's last hidden state [B, 1, D], when the cache holds the prompt."""
         logits = self._process(self.model.logits(hidden), mx.array([prompt[-1:]]), [prompt[:-1]])
         none = Drafts(mx.zeros((hidden.shape[0], 0), mx.int32))
-        return Outcome.of(*self.rule.settle(logits, none, cache.lengths - 1, controls), logits)
+        return Outcome.of(*self.rule.settle(logits, none, cache.lengths[:, None], controls), logits)
 
     def verify(
         self, cache: KVCache, state: State, histories: Sequence[list[int]] = (), controls: Controls | None = None
@@ -101,7 +101,7 @@ class Round:
         rows = mx.concatenate([state.token, state.drafts.tokens], axis=1)
         hidden = self.model.model.forward(rows, RowsStep(cache, rows.shape[1]))
         logits = self._process(self.model.logits(hidden), rows, histories)
-        tokens, accepted = self.rule.settle(logits, state.drafts, cache.lengths, controls)
+        tokens, accepted = self.rule.settle(logits, state.drafts, _following(cache, rows.shape[1]), controls)
         cache.lengths = cache.lengths + accepted + 1
         return Outcome.of(tokens, accepted, logits), mx.take_along_axis(hidden, accepted[:, None, None], axis=1)
 
@@ -115,7 +115,7 @@ class Round:
         def propose(pick: Pick | None) -> mx.array:
             return self.drafter.draft(self.model, cache, token, hidden, num_tokens, pick)
 
-        return State(token, hidden, self.rule.propose(propose, cache.lengths, controls))
+        return State(token, hidden, self.rule.propose(propose, _following(cache, num_tokens), controls))
 
     def _process(self, logits: mx.array, rows: mx.array, histories: Sequence[list[int]]) -> mx.array:
         """Applies each slot's processors to its `logits` [B, L, V] of the input ids `rows` [B, L] after its history."""
@@ -123,6 +123,11 @@ class Round:
             return logits
         slots = zip(self.processors, logits, rows, histories, strict=True)
         return mx.stack([_processed(*slot) for slot in slots])
+
+
+def _following(cache: KVCache, count: int) -> mx.array:
+    """Positions [B, count] after that of the token which the cache does not hold yet."""
+    return cache.lengths[:, None] + 1 + mx.arange(count)
 
 
 def _processed(processors: Sequence[LogitsProcessor], logits: mx.array, row: mx.array, history: list[int]) -> mx.array:

@@ -128,7 +128,9 @@ def distribution(logits: mx.array, filters: Filters, controls: Controls, temp: m
 
     N is the vocabulary, or a drafter's candidates.
     """
-    logprobs = log_softmax(logits.astype(mx.float32))
+    logprobs = logits.astype(mx.float32)
+    if filters.top_p:  # everything else is indifferent to a constant
+        logprobs = log_softmax(logprobs)
     by_mass = mx.maximum(_top_p_cut(logprobs, filters, controls), _min_p_cut(logprobs, filters, controls))
     if filters.xtc is None:
         cut = mx.maximum(by_mass, _top_k_cut(logprobs, filters, controls))
