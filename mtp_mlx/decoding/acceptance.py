@@ -180,7 +180,7 @@ class Rejection:
         return _followed_by(drafts.tokens, accepted, final), accepted
 
     def _accepted(self, p: mx.array, drafts: Drafts, uniform: mx.array) -> mx.array:
-        """Accepted drafts [B], by the target's distributions [B, k+1, V] and a number in [0, 1) for each draft [B, k]."""
+        """Accepted drafts [B], by the target's distributions [B, k+1, V] and a number in [0, 1) a draft [B, k]."""
         if not drafts.count:
             return mx.zeros(p.shape[:1], mx.int32)
         chance = mx.take_along_axis(p[:, :-1], drafts.tokens[:, :, None], axis=2)[:, :, 0]
