@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from mtp_mlx.decoding.compiled import compiled_round
+from mtp_mlx.decoding.compiled import round_for
 from mtp_mlx.decoding.depth import FixedDepth
 from mtp_mlx.decoding.stream import TokenStream
 from mtp_mlx.models.gemma4 import Gemma4
@@ -29,7 +29,7 @@ def measure_acceptance(
     total = Speculation()
     for done, ids in enumerate(prompts, start=1):
         stream = TokenStream(
-            compiled_round(model, drafter),
+            round_for(model, drafter),
             model.make_cache(),
             ids,
             max_tokens=num_tokens,

@@ -69,6 +69,12 @@ def check_cache(cache: KVCache, config: TextConfig, num_draft_tokens: int | str)
         )
 
 
+def check_limit(max_tokens: int) -> None:
+    """Refuses exact decoding without an end: its buffers have their final size from the first token on."""
+    if max_tokens == -1:
+        raise MisuseError("exact decoding needs a limit", given="max_tokens -1", fix="give a number of tokens")
+
+
 def room_for(cache: KVCache, prompt: list[int], max_tokens: int) -> int:
     """How many tokens may be emitted: `max_tokens` or what is left of the context."""
     if not isinstance(max_tokens, Integral) or max_tokens == 0 or max_tokens < -1:

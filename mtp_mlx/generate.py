@@ -14,13 +14,14 @@ from mlx_lm.generate import wired_limit
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from transformers import PreTrainedTokenizerBase
 
-from mtp_mlx.arguments import check_cache, check_step_size, room_for, token_ids
+from mtp_mlx.arguments import check_cache, check_limit, check_step_size, room_for, token_ids
 from mtp_mlx.decoding.acceptance import rule_for
 from mtp_mlx.decoding.compiled import round_for
-from mtp_mlx.decoding.depth import FixedDepth, depth_policy
+from mtp_mlx.decoding.depth import AutoDepth, FixedDepth, depth_policy
 from mtp_mlx.decoding.prefill import PREFILL_STEP_SIZE, Progress
 from mtp_mlx.decoding.sampling import LogitsProcessor, Sampler, log_softmax
 from mtp_mlx.decoding.stream import TokenStream
+from mtp_mlx.decoding.widths import Widths, exact_widths
 from mtp_mlx.kv_cache import KVCache
 from mtp_mlx.load import Target, as_target
 from mtp_mlx.models.gemma4 import Gemma4
@@ -83,6 +84,7 @@ def generate_step(
     prompt_cache: KVCache | None = None,
     prefill_step_size: int = PREFILL_STEP_SIZE,
     prompt_progress_callback: Progress | None = None,
+    exact: bool = False,
 ) -> Iterator[tuple[int, mx.array, bool]]:
     """Emits tokens after a prompt. Does not stop at stop ids, as mlx-lm's does not.
 
@@ -96,6 +98,8 @@ def generate_step(
         logits_processors: (ids so far [n], logits [1, V]) -> logits [1, V].
         prompt_cache: from `model.make_cache()`. However the generation ends, it then holds the prompt and every
             emitted token except the last one.
+        exact: compute in such widths that logits are the same to the bit with a drafter and without, and at any
+            number of drafts (see `decoding/widths.py`). Needs a limit of tokens.
 
     Yields:
         Token id, log-probabilities [V], whether it came from the drafter.
@@ -115,6 +119,7 @@ def generate_step(
         cache=prompt_cache,
         prefill_step_size=prefill_step_size,
         progress=prompt_progress_callback,
+        exact=exact,
     )
     for emitted in stream:
         yield emitted.token, log_softmax(emitted.logits), emitted.from_draft
@@ -134,6 +139,7 @@ def stream_generate(
     prompt_cache: KVCache | None = None,
     prefill_step_size: int = PREFILL_STEP_SIZE,
     prompt_progress_callback: Progress | None = None,
+    exact: bool = False,
 ) -> Iterator[GenerationResponse]:
     """Emits text after a prompt, token by token, until a stop id, a stop string or the limit.
 
@@ -161,6 +167,7 @@ def stream_generate(
         cache=prompt_cache,
         prefill_step_size=prefill_step_size,
         progress=prompt_progress_callback,
+        exact=exact,
         stop_ids=tokenizer.eos_token_ids,
     )
     yield from _responses(stream, tokenizer, stop_strings, len(ids))
@@ -222,18 +229,31 @@ def _token_stream(
     processors: Sequence[LogitsProcessor] = (),
     cache: KVCache | None = None,
     prefill_step_size: int = PREFILL_STEP_SIZE,
+    exact: bool = False,
     **options,
 ) -> TokenStream:
     check_step_size(prefill_step_size)
     rule, controls = rule_for([sampler])
-    round = round_for(model, draft_model, rule, [processors] if processors else ())
-    depth = FixedDepth(0) if draft_model is None else depth_policy(num_draft_tokens, round.depth())
     cache = model.make_cache() if cache is None else cache
+    widths = _exact_widths(model, cache, prompt, max_tokens, num_draft_tokens) if exact else None
+    round = round_for(model, draft_model, rule, [processors] if processors else (), widths)
+    depth = FixedDepth(0) if draft_model is None else depth_policy(num_draft_tokens, round.depth())
     check_cache(cache, model.config, "auto" if draft_model is None else num_draft_tokens)
     room = room_for(cache, prompt, max_tokens)
     step_size = min(int(prefill_step_size), len(prompt))
     options |= {"prefill_step_size": step_size, "controls": controls}
     return TokenStream(round, cache, prompt, max_tokens=room, depth=depth, **options)
+
+
+def _exact_widths(
+    model: Gemma4, cache: KVCache, prompt: list[int], max_tokens: int, num_draft_tokens: int | str
+) -> Widths:
+    """The widths for an exact generation, the same with a drafter and without; gives the cache its final size."""
+    depth_policy(num_draft_tokens, AutoDepth())  # refuses a number out of range
+    check_cache(cache, model.config, num_draft_tokens)
+    check_limit(max_tokens)
+    cache.require(cache.offset + len(prompt) + room_for(cache, prompt, max_tokens) + cache.max_rows)
+    return exact_widths(model, cache.capacity, num_draft_tokens)
 
 
 def _responses(

@@ -165,6 +165,10 @@ class KVCache:
             if layer.values is not None and not layer.layer.is_sliding and layer.values.shape[2] < self.capacity:
                 layer.grow(self.capacity, like=(layer.keys, layer.values))
 
+    def require(self, tokens: int) -> None:
+        """Plans for `tokens` from the first write on, so that buffers do not grow, and kernels change, on the way."""
+        self.capacity = max(self.capacity, _round_up(tokens, CAPACITY_STEP))
+
     def allocate(self, layer: LayerCache, like: KeysValues) -> None:
         """First write: the buffers take the dtype of what is written."""
         if layer.values is None:  # they come after the keys, also where an interrupt falls between the two

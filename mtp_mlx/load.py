@@ -13,6 +13,7 @@ from mlx_lm.models import gemma4_text as mlx_lm_gemma4_text
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.tokenizer_utils import load as load_tokenizer_files
 
+from mtp_mlx.adapters import load_adapters
 from mtp_mlx.errors import UserError
 from mtp_mlx.models.config import AssistantConfig, TextConfig
 from mtp_mlx.models.gemma4 import Gemma4
@@ -28,17 +29,20 @@ from mtp_weights.read import read_config, read_generation_config, read_weights, 
 Target = Gemma4 | mlx_lm_gemma4.Model | mlx_lm_gemma4_text.Model
 
 
-def load(path_or_repo: str | Path) -> tuple[Gemma4, TokenizerWrapper]:
+def load(path_or_repo: str | Path, adapter_path: str | Path | None = None) -> tuple[Gemma4, TokenizerWrapper]:
     """Loads a target and its tokenizer, as `mlx_lm.load` does.
 
     Args:
         path_or_repo: a local folder, a Hugging Face repository, or "demo" for the bundled pair's target.
+        adapter_path: a folder of LoRA adapters that `mlx_lm.lora` wrote.
 
     Raises:
         UserError: not found, not a Gemma 4 target, or the files are incomplete or damaged.
     """
     path = resolve(str(path_or_repo))
     model, config = load_model(path)
+    if adapter_path is not None:
+        load_adapters(model, Path(adapter_path))
     return model, load_tokenizer(path, stop_ids(config, read_generation_config(path)))
 
 

@@ -102,6 +102,7 @@ def check_fits(need: Needs, context: int, smaller: str | None) -> None:
     """Refuses what this machine cannot hold.
 
     Args:
+        context: tokens that the keys and values were counted for.
         smaller: the name of a variant that fits, for the message.
 
     Raises:
@@ -109,11 +110,11 @@ def check_fits(need: Needs, context: int, smaller: str | None) -> None:
     """
     if need.total <= available():
         return
-    parts = f"target {gigabytes(need.target)}, drafter {gigabytes(need.drafter)}, keys and values of {context} tokens "
+    parts = f"target {gigabytes(need.target)}, drafter {gigabytes(need.drafter)}"
     raise UserError(
-        f"the pair needs {gigabytes(need.total)}, this machine has {gigabytes(available())} for it",
-        given=parts + gigabytes(need.key_values),
-        fix=(f"use {smaller}, " if smaller else "") + "ask for fewer tokens, or give --force to try it all the same",
+        f"the pair needs {gigabytes(need.total)} of memory, this machine has {gigabytes(available())} for a model",
+        given=f"{parts}, keys and values of {context} tokens {gigabytes(need.key_values)}",
+        fix=(f"use {smaller}, or" if smaller else "use a smaller model, or") + " --force to try it all the same",
     )
 
 

@@ -41,6 +41,10 @@ def bench(
     draft_model: options.DraftModel = "auto",
     no_draft: options.NoDraft = False,
     num_draft_tokens: options.NumDraftTokens = "auto",
+    draft_position: options.DraftPosition = None,
+    adapter_path: options.AdapterPath = None,
+    exact: options.Exact = False,
+    force: options.Force = False,
     temp: options.BenchTemperature = 0.0,
     top_p: options.TopP = None,
     top_k: options.TopK = None,
@@ -49,7 +53,9 @@ def bench(
     lenient: options.Lenient = False,
 ) -> None:
     """Measure how much faster MTP is than plain decoding."""
-    pair_options = PairOptions.of(model, draft_model, no_draft, num_draft_tokens)
+    pair_options = PairOptions.of(
+        model, draft_model, no_draft, num_draft_tokens, exact, force, adapter_path, draft_position
+    )
     if lenient and no_draft:
         raise MisuseError("--lenient needs a drafter", fix="leave out --no-draft")
     sampling = SamplingOptions(temp, top_p, top_k, min_p, seed=seed).check()

@@ -22,6 +22,10 @@ def chat(
     draft_model: options.DraftModel = "auto",
     no_draft: options.NoDraft = False,
     num_draft_tokens: options.NumDraftTokens = "auto",
+    draft_position: options.DraftPosition = None,
+    adapter_path: options.AdapterPath = None,
+    exact: options.Exact = False,
+    force: options.Force = False,
     max_tokens: options.MaxTokens = DEFAULT_MAX_TOKENS,
     prefill_step_size: options.PrefillStepSize = 512,
     temp: options.Temperature = None,
@@ -39,7 +43,9 @@ def chat(
     frequency_penalty: options.FrequencyPenalty = None,
 ) -> None:
     """Talk with a model. /help shows what can be typed."""
-    pair_options = PairOptions.of(model, draft_model, no_draft, num_draft_tokens)
+    pair_options = PairOptions.of(
+        model, draft_model, no_draft, num_draft_tokens, exact, force, adapter_path, draft_position
+    )
     sampling = SamplingOptions(
         temp,
         top_p,

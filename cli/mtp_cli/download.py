@@ -16,9 +16,8 @@ def download(repo: str, revision: str | None = None) -> Path:
         return download_from_hub(repo, revision, progress=progress)
 
 
-def bring(name: str) -> None:
-    """Downloads what a name stands for, unless it is on this machine."""
-    from mtp_weights.locate import is_local, repository
+def bring(name: str) -> Path:
+    """The folder that a name stands for; downloads it unless it is on this machine."""
+    from mtp_weights.locate import is_local, repository, resolve
 
-    if not is_local(name):
-        download(repository(name))
+    return resolve(name) if is_local(name) else download(repository(name))

@@ -72,6 +72,10 @@ def generate(
     draft_model: options.DraftModel = "auto",
     no_draft: options.NoDraft = False,
     num_draft_tokens: options.NumDraftTokens = "auto",
+    draft_position: options.DraftPosition = None,
+    adapter_path: options.AdapterPath = None,
+    exact: options.Exact = False,
+    force: options.Force = False,
     max_tokens: options.MaxTokens = DEFAULT_MAX_TOKENS,
     prefill_step_size: options.PrefillStepSize = 512,
     temp: options.Temperature = None,
@@ -95,7 +99,9 @@ def generate(
     text = prompt_input.read_prompt(prompt, prompt_file)
     template = prompt_input.template_options(chat_template_config)
     _check_raw(raw, system_prompt=system_prompt, prefill_response=prefill_response, chat_template_config=template)
-    pair_options = PairOptions.of(model, draft_model, no_draft, num_draft_tokens)
+    pair_options = PairOptions.of(
+        model, draft_model, no_draft, num_draft_tokens, exact, force, adapter_path, draft_position
+    )
     sampling = SamplingOptions(
         temp,
         top_p,

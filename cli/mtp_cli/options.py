@@ -1,6 +1,7 @@
 """Options that commands share. Values that can never work are refused here, before a model is loaded."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -65,6 +66,24 @@ NumDraftTokens = Annotated[
     str,
     typer.Option(
         "--num-draft-tokens", metavar="N|auto", help="Tokens to draft in each round; 'auto' finds out what pays."
+    ),
+]
+Exact = Annotated[
+    bool,
+    typer.Option(
+        "--exact", help="Compute so that the output is the same to the bit with drafts and without; says what it costs."
+    ),
+]
+Force = Annotated[bool, typer.Option("--force", help="Load a model that does not fit this machine's memory.")]
+AdapterPath = Annotated[
+    Path | None, typer.Option("--adapter-path", metavar="DIR", help="LoRA adapters of mlx-lm, for the target.")
+]
+DraftPosition = Annotated[
+    str | None,
+    typer.Option(
+        "--draft-position",
+        metavar="POSITION",
+        help="Where the drafter stands: 'next' or 'last_cached'; else what `mtp verify` found better.",
     ),
 ]
 MaxTokens = Annotated[

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from mtp_cli.conversation import Conversation, Turn
     from mtp_cli.pair import Pair
     from mtp_mlx import GenerationResponse, Speculation
+    from mtp_mlx.exactness import ExactWay
 
 WARM_UP, TIMED = 8, 24  # tokens of the measurement of plain speed: the first ones trace and warm caches
 
@@ -133,3 +134,14 @@ def session_lines(session: SessionStatistics, conversation: "Conversation") -> l
         lines.append(f"by position   {by_position(speculation)}")
         lines.append(f"a round       {speculation.mean_acceptance_length:.2f} tokens, {speculation.rounds} rounds")
     return lines
+
+
+def exact_line(way: "ExactWay") -> str:
+    """What `--exact` does on this machine, and what it costs."""
+    limit = f"at most {way.widths.most - 1} drafts a round"
+    if way.is_free:
+        return f"exact to the bit: all rows are computed as one row is, {limit}"
+    return (
+        f"exact at verification width: plain decoding computes {way.widths.plain} rows for one "
+        f"and takes {way.price:.2f} times as long, {limit}"
+    )

@@ -11,6 +11,7 @@ import mlx.core as mx
 from mtp_mlx.decoding.acceptance import Drafts, Greedy, Rule
 from mtp_mlx.decoding.round import Outcome, Round, State
 from mtp_mlx.decoding.sampling import Controls, LogitsProcessor
+from mtp_mlx.decoding.widths import Widths
 from mtp_mlx.kv_cache import KVCache
 from mtp_mlx.models.gemma4 import Gemma4
 from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
@@ -24,8 +25,14 @@ class CompiledRound(Round):
         traces: how often a function was traced, for tests and statistics.
     """
 
-    def __init__(self, model: Gemma4, drafter: Gemma4Assistant | None, rule: Rule | None = None):
-        super().__init__(model, drafter, rule)
+    def __init__(
+        self,
+        model: Gemma4,
+        drafter: Gemma4Assistant | None,
+        rule: Rule | None = None,
+        widths: Widths | None = None,
+    ):
+        super().__init__(model, drafter, rule, widths=widths)
         self._verify = mx.compile(self._trace_verify)
         self._draft: dict[int, Callable] = {}
         self.traces = 0
@@ -77,6 +84,7 @@ def round_for(
     drafter: Gemma4Assistant | None,
     rule: Rule | None = None,
     processors: Sequence[Sequence[LogitsProcessor]] = (),
+    widths: Widths | None = None,
 ) -> Round:
     """The rounds of this pair, compiled where the rule can be traced and no processor is called in between.
 
@@ -87,9 +95,9 @@ def round_for(
     compiles = rule.compiles and not processors
     # A trace captures the weights, and where the drafter stands: with others it would be wrong.
     captured = weight_ids(model, drafter), drafter.draft_position if isinstance(drafter, Gemma4Assistant) else None
-    key = id(drafter), rule if compiles else None
+    key = id(drafter), rule if compiles else None, widths
     known, round = model.memo.get(key, (None, None))
     if captured != known:
-        round = CompiledRound(model, drafter, rule) if compiles else Round(model, drafter)
+        round = CompiledRound(model, drafter, rule, widths) if compiles else Round(model, drafter, widths=widths)
         model.memo.put(key, (captured, round))
-    return round if compiles else Round(model, drafter, rule, processors, round.depths)
+    return round if compiles else Round(model, drafter, rule, processors, round.depths, widths)

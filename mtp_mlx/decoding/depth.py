@@ -74,6 +74,7 @@ class AutoDepth:
     _upwards: bool = False
 
     def __post_init__(self):
+        self.current = self._home = min(self.current, self.most)
         self._agreed, self._tried = [0.0] * self.most, [0.0] * self.most
         self._guesses = [PRIOR_ROUNDS] * self.most
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from mtp_mlx.decoding.acceptance import Drafts, Greedy, Pick, Rule
-from mtp_mlx.decoding.depth import AutoDepth
+from mtp_mlx.decoding.depth import MOST, AutoDepth
 from mtp_mlx.decoding.sampling import Controls, LogitsProcessor
+from mtp_mlx.decoding.widths import Widths
 from mtp_mlx.kv_cache import KVCache
 from mtp_mlx.models.gemma4 import Gemma4
 from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
@@ -62,6 +63,7 @@ class Round:
         processors: of each slot, (ids so far [n], logits [1, V]) -> logits [1, V], called with the context plain
             decoding has; empty where no slot has any.
         depths: what was learned about how deep this pair should draft, by number of slots.
+        widths: how many rows to compute for those that are wanted, where results must be exact.
     """
 
     def __init__(
@@ -71,14 +73,20 @@ class Round:
         rule: Rule | None = None,
         processors: Sequence[Sequence[LogitsProcessor]] = (),
         depths: dict[int, AutoDepth] | None = None,
+        widths: Widths | None = None,
     ):
-        self.model, self.drafter = model, drafter
+        self.model, self.drafter, self.widths = model, drafter, widths
         self.rule, self.processors = rule or Greedy(), processors
         self.depths = {} if depths is None else depths
 
+    def rows(self, wanted: int) -> int:
+        """How many rows a pass computes."""
+        return wanted if self.widths is None else self.widths.computed[wanted - 1]
+
     def depth(self, slots: int = 1) -> AutoDepth:
         """The policy for rounds of so many slots: more rows cost more, and on a mixture of experts a lot more."""
-        return self.depths.setdefault(slots, AutoDepth())
+        most = MOST if self.widths is None else self.widths.most - 1
+        return self.depths.setdefault(slots, AutoDepth(most))
 
     def first(self, cache: KVCache, hidden: mx.array, prompt: list[int], controls: Controls | None = None) -> Outcome:
         """Chooses the first token from the prompt's last hidden state [B, 1, D], when the cache holds the prompt."""
@@ -99,8 +107,9 @@ class Round:
             The outcome, and the target's hidden state [B, 1, D] where its last token came from.
         """
         rows = mx.concatenate([state.token, state.drafts.tokens], axis=1)
-        hidden = self.model.model.forward(rows, RowsStep(cache, rows.shape[1]))
-        logits = self._process(self.model.logits(hidden), rows, histories)
+        computed = rows if self.widths is None else self.widths.pad(rows)
+        hidden = self.model.model.forward(computed, RowsStep(cache, computed.shape[1]))
+        logits = self._process(self.model.logits(hidden)[:, : rows.shape[1]], rows, histories)
         tokens, accepted = self.rule.settle(logits, state.drafts, _following(cache, rows.shape[1]), controls)
         cache.lengths = cache.lengths + accepted + 1
         return Outcome.of(tokens, accepted, logits), mx.take_along_axis(hidden, accepted[:, None, None], axis=1)

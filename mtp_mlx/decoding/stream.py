@@ -112,7 +112,7 @@ class TokenStream:
         """Starts verifying `state` and drafting after it, without waiting."""
         self._dispatched = time.perf_counter()
         state.drafts = state.drafts.first(self.remaining - 1)  # the target adds one: never past the limit
-        self.cache.reserve(1 + state.drafts.count)
+        self.cache.reserve(self.round.rows(1 + state.drafts.count))
         outcome, hidden = self.round.verify(self.cache, state, [self.history[:-1]], self.controls)
         # The device verifies while the host builds the graph that drafts.
         mx.async_eval(outcome.decided, outcome.token, outcome.logits, hidden, self.cache.arrays)

@@ -85,6 +85,11 @@ def module_paths(path: str) -> list[str]:
     return [f"{_rooted(match[1])}.switch_glu.{part}" for part in parts]
 
 
+def canonical(name: str) -> str:
+    """The canonical name of a target's parameter, whatever a tool put before it."""
+    return _rooted(_without_wrappers(name))
+
+
 def is_tower(name: str) -> bool:
     """Whether a tensor belongs to an image or audio tower, which the text model does not use."""
     return _without_wrappers(name).split(".")[0] in _TOWERS
