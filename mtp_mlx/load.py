@@ -3,6 +3,7 @@
 import weakref
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import mlx.core as mx
@@ -22,9 +23,12 @@ from mtp_mlx.models.memo import weight_ids
 from mtp_mlx.pairing import check_pair, check_tokenizers
 from mtp_weights.layout import drafter_weights, target_weights
 from mtp_weights.locate import resolve
+from mtp_weights.openblas import use_threads
 from mtp_weights.pairs import drafter_for
 from mtp_weights.quantization import module_quantization, quantization_of
 from mtp_weights.read import read_config, read_generation_config, read_weights, stop_ids
+
+SMALL_MATRIX = 2**18
 
 Target = Gemma4 | mlx_lm_gemma4.Model | mlx_lm_gemma4_text.Model
 
@@ -60,6 +64,8 @@ def load_model(path_or_repo: str | Path) -> tuple[Gemma4, dict[str, Any]]:
     model.name, model.path = str(path_or_repo), path
     _match(model, weights, raw)
     _fill(model, weights)
+    if _on_cpu():
+        _choose_threads(model)
     return model, raw
 
 
@@ -181,6 +187,14 @@ def _on_cpu() -> bool:
 def _for_device(array: mx.array) -> mx.array:
     """On a CPU, float32: MLX's 16-bit products there use no BLAS and cost as much for each further row."""
     return array.astype(mx.float32) if _on_cpu() and array.dtype in (mx.bfloat16, mx.float16) else array
+
+
+def _choose_threads(model: Gemma4) -> None:
+    """One BLAS thread for a small target: on two cores the demo target's pass takes 5.6 instead of 7.0 ms, one with
+    matrices of 512 to 2048 takes 38 instead of 28 (docs/log.md, 2026-11-30).
+    """
+    sizes = [module.weight.size for module in model.layers[0].modules() if isinstance(module, nn.Linear)]
+    use_threads(single=bool(sizes) and median(sizes) < SMALL_MATRIX)
 
 
 def _lay_out_for_cpu(_: str, module: nn.Module) -> None:

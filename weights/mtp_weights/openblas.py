@@ -7,9 +7,13 @@ which a row's result does not depend on how many rows are computed together. The
 """
 
 import ctypes
+import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+
+_USERS_SETTINGS = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
+_loaded: ctypes.CDLL | None = None
 
 
 def load_openblas() -> str:
@@ -24,8 +28,19 @@ def load_openblas() -> str:
     library = _find_library()
     if "mlx.core" in sys.modules or library is None:
         return "reference"
-    ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
+    global _loaded
+    _loaded = ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
     return "openblas"
+
+
+def use_threads(single: bool) -> None:
+    """Lets OpenBLAS compute on one thread, or on as many as it started with. A user's own setting stands.
+
+    It shares out any product of more than 9,216 weights, and where products are small, waiting for each other takes
+    longer than what is gained. Not while anything is being computed.
+    """
+    if _loaded is not None and not any(name in os.environ for name in _USERS_SETTINGS):
+        _loaded.openblas_set_num_threads(1 if single else os.cpu_count())
 
 
 def _find_library() -> Path | None:
