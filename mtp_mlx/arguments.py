@@ -46,8 +46,12 @@ def _array(prompt: Sequence[int] | mx.array | np.ndarray) -> np.ndarray:
 
 
 def check_step_size(prefill_step_size: int) -> None:
-    if not isinstance(prefill_step_size, Integral) or prefill_step_size < 1:
-        raise MisuseError("prefill_step_size must be a positive whole number", given=repr(prefill_step_size))
+    check_positive("prefill_step_size", prefill_step_size)
+
+
+def check_positive(name: str, value: int) -> None:
+    if not isinstance(value, Integral) or value < 1:
+        raise MisuseError(f"{name} must be a positive whole number", given=repr(value))
 
 
 def check_cache(cache: KVCache, config: TextConfig, num_draft_tokens: int | str) -> None:

@@ -77,7 +77,7 @@ def batch_generate(
         prompt_caches: stores with what precedes each prompt; they are left as they are.
         max_tokens: of all, or of each.
         verbose: print progress and statistics to stderr.
-        samplers, logits_processors: of each prompt.
+        samplers, logits_processors: of each prompt. What a store holds processors see by `PromptCache.processors`.
         options: of `BatchGenerator`, such as `draft_model`, `num_draft_tokens` and `sampler`.
 
     Raises:
@@ -87,7 +87,7 @@ def batch_generate(
         tokenizer = TokenizerWrapper(tokenizer)
     limits = [max_tokens] * len(prompts) if isinstance(max_tokens, Integral) else max_tokens
     generator = BatchGenerator(model, stop_tokens=[[token] for token in tokenizer.eos_token_ids], **options)
-    uids = generator.insert(prompts, limits, prompt_caches, samplers, logits_processors)
+    uids = generator.insert(prompts, limits, prompt_caches, samplers=samplers, logits_processors=logits_processors)
     replies = {uid: _Reply() for uid in uids}
     with wired_limit(generator.model, [mx.default_stream(mx.default_device())]), generator.stats() as stats:
         while tokens := generator.next():

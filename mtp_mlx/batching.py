@@ -13,7 +13,7 @@ from functools import cached_property
 
 import mlx.core as mx
 
-from mtp_mlx.arguments import check_cache, check_step_size, room_for, token_ids
+from mtp_mlx.arguments import check_cache, check_positive, room_for, token_ids
 from mtp_mlx.decoding.acceptance import rule_for
 from mtp_mlx.decoding.batch import Batch, Decided, Joining, Member
 from mtp_mlx.decoding.compiled import round_for
@@ -96,8 +96,10 @@ class _Request:
     """A sequence from `insert` to its end.
 
     Attributes:
+        prompt: what its store did not hold when it came.
         limit: most tokens to emit.
         cache: its own store, until it joins the batch.
+        known: the ids up to the end of the prompt, as far as they are known.
         processed: prompt tokens that went through prefill.
         first, hidden: what prefill leaves.
         ids: what was emitted.
@@ -107,6 +109,7 @@ class _Request:
     prompt: list[int]
     limit: int
     cache: KVCache | None
+    known: list[int]
     member: Member
     processed: int = 0
     first: Outcome | None = None
@@ -147,8 +150,9 @@ class BatchGenerator:
         prefill_step_size: int = PREFILL_STEP_SIZE,
         admission_step_size: int = ADMISSION_STEP_SIZE,
     ):
-        for size in (prefill_step_size, admission_step_size, completion_batch_size):
-            check_step_size(size)
+        check_positive("completion_batch_size", completion_batch_size)
+        check_positive("prefill_step_size", prefill_step_size)
+        check_positive("admission_step_size", admission_step_size)
         self.model, self.drafter, self.num_draft_tokens = as_target(model), draft_model, num_draft_tokens
         self.max_tokens, self.stop_tokens = max_tokens, [list(tokens) for tokens in stop_tokens or []]
         self.sampler, self.processors = sampler, logits_processors or []
@@ -168,6 +172,7 @@ class BatchGenerator:
         prompts: Sequence[Sequence[int]],
         max_tokens: Sequence[int] | None = None,
         caches: Sequence[KVCache | None] | None = None,
+        all_tokens: Sequence[Sequence[int]] | None = None,
         samplers: Sequence[Sampler | None] | None = None,
         logits_processors: Sequence[list[LogitsProcessor] | None] | None = None,
     ) -> list[int]:
@@ -177,6 +182,7 @@ class BatchGenerator:
             prompts: token ids, at least one each.
             max_tokens: of each sequence.
             caches: stores with what precedes each prompt; they are left as they are.
+            all_tokens: the ids that those stores hold, which logits processors see then as well.
             samplers, logits_processors: of each sequence, None for the generator's own.
 
         Returns:
@@ -186,19 +192,15 @@ class BatchGenerator:
             MisuseError: lists of other lengths than `prompts`, or a prompt, limit or store that cannot be.
         """
         count = len(prompts)
-        given = {"max_tokens": max_tokens, "caches": caches, "samplers": samplers}
-        given["logits_processors"] = logits_processors
-        for name, values in given.items():
-            if values is not None and len(values) != count:
-                raise MisuseError(
-                    f"{name} must have one entry for each prompt, {count}", given=f"{len(values)} entries"
-                )
+        given = {"max_tokens": max_tokens, "caches": caches, "all_tokens": all_tokens, "samplers": samplers}
+        _check_lengths(count, **given, logits_processors=logits_processors)
         requests = [
             self._request(
                 self._uids + n,
                 prompts[n],
                 self.max_tokens if max_tokens is None else max_tokens[n],
                 None if caches is None else caches[n],
+                [] if all_tokens is None else all_tokens[n],
                 (samplers[n] if samplers else None) or self.sampler,
                 (logits_processors[n] if logits_processors else None) or self.processors,
             )
@@ -274,6 +276,7 @@ class BatchGenerator:
         prompt: Sequence[int],
         max_tokens: int,
         given: KVCache | None,
+        held: Sequence[int],
         sampler: Sampler | None,
         processors: list[LogitsProcessor],
     ) -> _Request:
@@ -281,8 +284,13 @@ class BatchGenerator:
         if given is not None:
             check_cache(given, self.model.config, "auto" if self.drafter is None else self.num_draft_tokens)
         cache = self.model.make_cache() if given is None else take(given, 0)
+        if len(held) not in (0, cache.offset):
+            raise MisuseError(
+                f"all_tokens must be the ids that its cache holds, {cache.offset}", given=f"{len(held)} ids"
+            )
+        known = [*held, *ids]
         room = room_for(cache, ids, max_tokens)
-        return _Request(uid, ids, room, cache, Member(sampler, processors, list(ids), 0))
+        return _Request(uid, ids, room, cache, known, Member(sampler, processors, list(known), 0))
 
     def _step(self) -> list[BatchToken]:
         """Hands out what the last round decided, lets sequences in and out, and starts the next round."""
@@ -336,7 +344,7 @@ class BatchGenerator:
                 BatchToken(request.uid, token, logits[i], i < accepted, finish, speculation=request.speculation)
             )
             if finish:
-                responses[-1].all_tokens = request.prompt + request.ids
+                responses[-1].all_tokens = request.known + request.ids
                 break
         return responses
 
@@ -371,5 +379,11 @@ class BatchGenerator:
         member = request.member
         rule, controls = rule_for([member.sampler])
         round = round_for(self.model, self.drafter, rule, [member.processors] if member.processors else ())
-        request.first, request.hidden = round.first(request.cache, hidden, request.prompt, controls), hidden
+        request.first, request.hidden = round.first(request.cache, hidden, request.known, controls), hidden
         mx.async_eval(request.first.decided, request.first.logits, hidden, request.cache.arrays)
+
+
+def _check_lengths(count: int, **lists: Sequence | None) -> None:
+    for name, values in lists.items():
+        if values is not None and len(values) != count:
+            raise MisuseError(f"{name} must have one entry for each prompt, {count}", given=f"{len(values)} entries")

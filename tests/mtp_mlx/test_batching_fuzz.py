@@ -1,0 +1,145 @@
+"""Every row of a batch is what its sequence is alone, to the bit, whoever runs beside it: schedules at random.
+
+`pytest tests/mtp_mlx/test_batching_fuzz.py --fuzz-cases 4000` runs 1,000 of them.
+"""
+
+import random
+from dataclasses import dataclass, field
+
+import mlx.core as mx
+
+from mtp_mlx import BatchGenerator
+from mtp_mlx.batching import BatchToken
+from mtp_mlx.decoding.sampling import Sampler
+from tests import tiny
+from tests.batches import (
+    CONTINUATION,
+    COOL,
+    GREEDY,
+    OWN,
+    WARM,
+    RowScripts,
+    Truth,
+    alone,
+    drafter,
+    target,
+    truth,
+    untouched,
+)
+
+LENGTHS = (1, 2, 4, 9, 13, 20, 37, 64, 65, 130, 200)
+MOST_DRAFTS = 6
+SAMPLERS = {"greedy": (GREEDY,), "seeds": (GREEDY, WARM, COOL), "own": (GREEDY, OWN)}
+
+
+@dataclass
+class Sequence:
+    """One that was inserted: what it must give, and what it gave."""
+
+    known: Truth
+    sampler: Sampler | None
+    limit: int
+    emitted: list[BatchToken] = field(default_factory=list)
+
+
+class Schedule:
+    """Sequences that come and go at random, and what each was given."""
+
+    def __init__(self, rng: random.Random):
+        self.rng, self.architecture = rng, rng.choice(list(tiny.ARCHITECTURES))
+        self.model = target(self.architecture)
+        self.kind, self.sampling = rng.choice(("scripts", "neural", "none")), rng.choice(list(SAMPLERS))
+        # Compiled rounds are a trace for each depth and number of slots: few depths, and hardly any with seeds.
+        eager = self.kind == "scripts" or (self.sampling == "seeds" and rng.random() < 0.95)
+        self.depth = rng.randint(0, MOST_DRAFTS) if eager else rng.choice((2, 3))
+        self.scripts = RowScripts(self.model.config.vocab_size)
+        self.generator = BatchGenerator(
+            self.model,
+            draft_model={"scripts": self.scripts, "neural": drafter(self.architecture), "none": None}[self.kind],
+            num_draft_tokens=self.depth,
+            logits_processors=[untouched] if eager else None,
+            completion_batch_size=rng.choice((2, 5, 8)),
+            prefill_step_size=rng.choice((7, 512)),
+            admission_step_size=rng.choice((5, 16, 64)),
+        )
+        self.scripts.follow(self.generator._batch)
+        self.sequences: dict[int, Sequence] = {}
+        self.waiting = [self.sequence(length) for length in rng.sample(LENGTHS, rng.randint(1, 7))]
+
+    def __str__(self) -> str:
+        return f"{self.architecture}, {self.kind}, {self.sampling}, {self.depth} drafts"
+
+    def sequence(self, length: int) -> Sequence:
+        sampler = self.rng.choice(SAMPLERS[self.sampling])
+        known = truth(self.architecture, length, sampler)
+        self.scripts.add(known, sampler, wrong=self.rng.random() < 0.5)
+        return Sequence(known, sampler, self.rng.randint(1, CONTINUATION - 4))
+
+    def run(self) -> None:
+        while self.waiting or self.generator._requests():
+            chance = self.rng.random()
+            if self.waiting and chance < 0.4:
+                self.insert(self.waiting.pop())
+            elif chance < 0.43:
+                self.cancel()
+            elif chance < 0.435:
+                self.close()
+            for token in self.generator.next():
+                self.sequences[token.uid].emitted.append(token)
+        for sequence in self.sequences.values():
+            self.check(sequence)
+
+    def insert(self, sequence: Sequence) -> None:
+        """The whole prompt, or its end after a store with its beginning."""
+        prompt = list(sequence.known.prompt)
+        held = self.rng.choice((0, 0, len(prompt) // 2))
+        store = self.model.make_cache()
+        if held:
+            self.model(mx.array([prompt[:held]]), store)
+        given = {"caches": [store], "all_tokens": [prompt[:held]]} if held else {}
+        (uid,) = self.generator.insert([prompt[held:]], [sequence.limit], samplers=[sequence.sampler], **given)
+        assert store.offset == held
+        self.sequences[uid] = sequence
+
+    def cancel(self) -> None:
+        """Any of them: running, in the middle of its prompt, or not begun."""
+        requests = self.generator._requests()
+        if requests:
+            uid = self.rng.choice(requests).uid
+            caches = self.generator.remove([uid], return_prompt_caches=True)
+            sequence = self.sequences[uid]
+            sequence.limit = len(sequence.emitted)
+            self.check_goes_on(sequence, caches[uid])
+
+    def close(self) -> None:
+        for request in self.generator._requests():
+            self.sequences[request.uid].limit = len(self.sequences[request.uid].emitted)
+        self.generator.close()
+        assert self.generator.next() == []
+
+    def check(self, sequence: Sequence) -> None:
+        known, tokens = sequence.known, sequence.emitted
+        case = f"{self}, prompt of {len(known.prompt)}"
+        assert [token.token for token in tokens] == known.tokens[: sequence.limit], case
+        for token, logits in zip(tokens, known.logits, strict=False):
+            assert mx.array_equal(token.logits, logits).item(), case
+        if tokens and tokens[-1].finish_reason:
+            assert tokens[-1].finish_reason == "length"
+            assert tokens[-1].all_tokens == [*known.prompt, *known.tokens[: sequence.limit]]
+            self.check_goes_on(sequence, tokens[-1].prompt_cache)
+
+    def check_goes_on(self, sequence: Sequence, store) -> None:
+        """Decoding from a sequence's store equals never having stopped."""
+        known, count = sequence.known, len(sequence.emitted)
+        everything = [*known.prompt, *known.tokens]
+        held = len(known.prompt) + count - 1
+        assert store.offset == held if count else store.offset <= held + 1
+        store.rewind(held)  # a prompt that was done before its first token came out
+        pairs = alone(self.model, everything[store.offset : held + 1], sequence.sampler, store, 3)
+        assert [token for token, _ in pairs] == known.tokens[count : count + 3], str(self)
+
+
+def test_rows_equal_their_single_runs_to_the_bit(fuzz_cases, fuzz_seed):
+    rng = random.Random(fuzz_seed)
+    for _ in range(max(6, fuzz_cases // 4)):
+        Schedule(rng).run()
