@@ -23,12 +23,11 @@ from mtp_mlx.decoding.round import Outcome, Round
 from mtp_mlx.decoding.sampling import LogitsProcessor, Sampler, log_softmax
 from mtp_mlx.decoding.slots import take
 from mtp_mlx.errors import MisuseError
-from mtp_mlx.kv_cache import KVCache
+from mtp_mlx.kv_cache import MAX_DRAFT_TOKENS, KVCache
 from mtp_mlx.load import Target, as_target
 from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
 from mtp_mlx.speculation import Speculation
 
-NOTHING = Speculation()
 MAX_TOKENS = 128  # mlx-lm's default, as is the next
 COMPLETION_BATCH_SIZE = 32
 # Prompt tokens between two rounds while others are running: they wait for these.
@@ -155,6 +154,7 @@ class BatchGenerator:
         check_positive("admission_step_size", admission_step_size)
         self.model, self.drafter, self.num_draft_tokens = as_target(model), draft_model, num_draft_tokens
         self.max_tokens, self.stop_tokens = max_tokens, [list(tokens) for tokens in stop_tokens or []]
+        self._longest_stop = max(map(len, self.stop_tokens), default=1)
         self.sampler, self.processors = sampler, logits_processors or []
         self.completion_batch_size = completion_batch_size
         self.prefill_step_size, self.admission_step_size = prefill_step_size, admission_step_size
@@ -164,7 +164,8 @@ class BatchGenerator:
         self._waiting: deque[_Request] = deque()
         self._ready: list[_Request] = []  # the first token is on its way
         self._running: list[_Request] = []
-        self._decided: list[Decided] = []  # of a round that is over, not handed out yet
+        self._decided: list[Decided] = []  # by a round that is over, not looked at yet
+        self._responses: list[BatchToken] = []  # not handed out yet
         self._uids = 0
 
     def insert(
@@ -282,8 +283,9 @@ class BatchGenerator:
     ) -> _Request:
         ids = token_ids(prompt, self.model.config.vocab_size)
         if given is not None:
-            check_cache(given, self.model.config, "auto" if self.drafter is None else self.num_draft_tokens)
-        cache = self.model.make_cache() if given is None else take(given, 0)
+            check_cache(given, self.model.config, "auto")
+        # All have rings of one length, whatever rounds a given store was made for.
+        cache = self.model.make_cache() if given is None else take(given, 0, max_draft_tokens=MAX_DRAFT_TOKENS)
         if len(held) not in (0, cache.offset):
             raise MisuseError(
                 f"all_tokens must be the ids that its cache holds, {cache.offset}", given=f"{len(held)} ids"
@@ -294,64 +296,76 @@ class BatchGenerator:
 
     def _step(self) -> list[BatchToken]:
         """Hands out what the last round decided, lets sequences in and out, and starts the next round."""
-        responses, leaving = [], []
-        decided, self._decided = self._decided + self._batch.finish(), []
-        by_member = {id(request.member): request for request in self._running}
-        for each in decided:
-            request = by_member.get(id(each.member))
-            if request is not None:
-                round = Speculation().after(each.verified, each.accepted)
-                responses += self._emitted(request, each.tokens, each.accepted, each.logits, round)
-                if responses[-1].finish_reason:
-                    responses[-1].prompt_cache = self._cache_of(request)
-                    leaving.append(request)
-        self._running = [request for request in self._running if request not in leaving]
-        joining, first_tokens = self._join()
-        self._batch.change(joining, [request.member for request in leaving])
+        leaving = self._settle()
+        joining = self._join()
+        self._batch.change(joining, leaving)
         if len(self._batch):
             self._batch.dispatch()
         self._prefill()
-        return responses + first_tokens
+        # Last of all: a processor or sampler may raise an error, and no token may get lost by that.
+        responses, self._responses = self._responses, []
+        return responses
 
-    def _join(self) -> tuple[list[Joining], list[BatchToken]]:
-        """Sequences whose prompt is done, and their first tokens."""
+    def _settle(self) -> list[Member]:
+        """Notes what the last round decided; the sequences that ended with it."""
+        decided, self._decided = self._decided + self._batch.finish(), []
+        by_member = {id(request.member): request for request in self._running}
+        ended = []
+        for each in decided:
+            request = by_member.get(id(each.member))
+            if request is not None:
+                last = self._emit(request, each.tokens, each.accepted, each.logits, each.verified)
+                if last.finish_reason:
+                    last.prompt_cache = self._cache_of(request)
+                    ended.append(request)
+        self._running = [request for request in self._running if request not in ended]
+        return [request.member for request in ended]
+
+    def _join(self) -> list[Joining]:
+        """Sequences whose prompt is done and whose first token did not end them."""
         ready, self._ready = self._ready, []
-        joining, responses = [], []
+        joining = []
         for request in ready:
             tokens, _ = request.first.read()
-            responses += self._emitted(request, tokens, 0, request.first.logits[0])
-            if responses[-1].finish_reason:
-                responses[-1].prompt_cache = request.cache
+            last = self._emit(request, tokens, 0, request.first.logits[0])
+            if last.finish_reason:
+                last.prompt_cache = request.cache
                 continue
             request.member.history += tokens
             request.member.length = request.start
             joining.append(Joining(request.member, request.cache, request.first.token, request.hidden))
             request.cache = request.first = request.hidden = None
             self._running.append(request)
-        return joining, responses
+        return joining
 
-    def _emitted(
-        self, request: _Request, tokens: list[int], accepted: int, logits: mx.array, round: Speculation = NOTHING
-    ) -> list[BatchToken]:
-        """Hands out tokens of a sequence, up to its end; `round` is what speculation did for them."""
-        request.speculation += round
-        self.counters.speculation += round
-        responses = []
+    def _emit(
+        self, request: _Request, tokens: list[int], accepted: int, logits: mx.array, verified: int | None = None
+    ) -> BatchToken:
+        """Hands out tokens of a sequence, up to its end; the last of them. `verified` drafts made them, in a round."""
+        ends = (n for n in range(1, len(tokens)) if self._finish_reason(request, tokens[:n]))
+        tokens = tokens[: next(ends, len(tokens))]
+        if verified is not None:
+            round = Speculation().after(verified, min(accepted, len(tokens)))
+            request.speculation += round
+            self.counters.speculation += round
+        finish = self._finish_reason(request, tokens)
+        request.ids += tokens
         for i, token in enumerate(tokens):
-            request.ids.append(token)
-            finish = self._finish_reason(request)
-            responses.append(
-                BatchToken(request.uid, token, logits[i], i < accepted, finish, speculation=request.speculation)
+            self._responses.append(
+                BatchToken(request.uid, token, logits[i], i < accepted, speculation=request.speculation)
             )
-            if finish:
-                responses[-1].all_tokens = request.known + request.ids
-                break
-        return responses
+        last = self._responses[-1]
+        last.finish_reason = finish
+        if finish:
+            last.all_tokens = request.known + request.ids
+        return last
 
-    def _finish_reason(self, request: _Request) -> str | None:
-        if any(stop and request.ids[-len(stop) :] == stop for stop in self.stop_tokens):
+    def _finish_reason(self, request: _Request, tokens: list[int]) -> str | None:
+        """Why a sequence ends after these further `tokens`; None where it goes on."""
+        newest = request.ids[-self._longest_stop :] + tokens
+        if any(stop and newest[-len(stop) :] == stop for stop in self.stop_tokens):
             return "stop"
-        return "length" if len(request.ids) == request.limit else None
+        return "length" if len(request.ids) + len(tokens) == request.limit else None
 
     def _cache_of(self, request: _Request) -> KVCache:
         """The store of a sequence: its prompt, as far as it was processed, and all that was emitted but the last."""
@@ -364,23 +378,29 @@ class BatchGenerator:
         budget = self.admission_step_size if self._running else self.prefill_step_size
         while budget > 0 and self._waiting and len(self._running) + len(self._ready) < self.completion_batch_size:
             request = self._waiting[0]
-            chunk = request.prompt[request.processed : request.processed + budget]
-            hidden = self.model.model.prefill(mx.array([chunk]), request.cache)
+            budget -= self._process(request, budget)
+            if request.processed == len(request.prompt):
+                self._choose_first(request)
+                self._ready.append(self._waiting.popleft())
+
+    def _process(self, request: _Request, most: int) -> int:
+        """Starts processing at most so many further tokens of a prompt; how many they are."""
+        chunk = request.prompt[request.processed : request.processed + most]
+        if chunk:
+            mx.eval(request.cache.arrays)  # of the chunk before: what it needed is free then
+            request.hidden = self.model.model.prefill(mx.array([chunk]), request.cache)
             request.processed += len(chunk)
             self.counters.prompt_tokens += len(chunk)
-            budget -= len(chunk)
-            if request.processed < len(request.prompt):
-                mx.async_eval(hidden, request.cache.arrays)
-            else:
-                self._ready.append(self._waiting.popleft())
-                self._choose_first(request, hidden)
+            self._batch.share_time()
+            mx.async_eval(request.hidden, request.cache.arrays)
+        return len(chunk)
 
-    def _choose_first(self, request: _Request, hidden: mx.array) -> None:
+    def _choose_first(self, request: _Request) -> None:
         member = request.member
         rule, controls = rule_for([member.sampler])
         round = round_for(self.model, self.drafter, rule, [member.processors] if member.processors else ())
-        request.first, request.hidden = round.first(request.cache, hidden, request.known, controls), hidden
-        mx.async_eval(request.first.decided, request.first.logits, hidden, request.cache.arrays)
+        request.first = round.first(request.cache, request.hidden, request.known, controls)
+        mx.async_eval(request.first.decided, request.first.logits)
 
 
 def _check_lengths(count: int, **lists: Sequence | None) -> None:

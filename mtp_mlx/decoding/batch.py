@@ -69,6 +69,7 @@ class Batch:
         self.slots: list[Member | None] = []
         self.cache: KVCache | None = None
         self.in_flight: Outcome | None = None
+        self._shared_time = self._shares_time_next = False
 
     def __len__(self) -> int:
         return sum(sequence is not None for sequence in self.slots)
@@ -92,6 +93,7 @@ class Batch:
         else:
             self._fill(joining)
         if len(self):
+            self._shared_time = True  # with drafting anew
             self._choose_round()
             self._draft(self.state.token, self.state.hidden)
 
@@ -100,7 +102,7 @@ class Batch:
         self._dispatched = time.perf_counter()
         self.cache.offset = max(sequence.length for sequence in self.sequences)
         self.cache.reserve(1 + self.state.drafts.count)
-        histories = [sequence.history[:-1] if sequence else [0] for sequence in self.slots]
+        histories = [sequence.history[:-1] if sequence else [0] for sequence in self.slots if self.round.processors]
         outcome, hidden = self.round.verify(self.cache, self.state, histories, self.controls)
         mx.async_eval(outcome.decided, outcome.token, outcome.logits, hidden, self.cache.arrays)
         self._draft(outcome.token, hidden)
@@ -110,8 +112,9 @@ class Batch:
         """Waits for the round in flight, and says what it did to each sequence; empty where there is none."""
         if self.in_flight is None:
             return []
-        outcome, self.in_flight = self.in_flight, None
+        outcome = self.in_flight
         rows = outcome.decided.tolist()
+        self.in_flight = None
         decided, verified = [], outcome.verified
         for slot, (sequence, (accepted, *tokens)) in enumerate(zip(self.slots, rows, strict=True)):
             if sequence is not None:
@@ -119,9 +122,15 @@ class Batch:
                 sequence.length += len(tokens)
                 sequence.history += tokens
                 decided.append(Decided(sequence, tokens, accepted, verified, outcome.logits[slot]))
-        seconds = time.perf_counter() - self._dispatched
+        seconds = None if self._shared_time else time.perf_counter() - self._dispatched
+        self._shared_time = self._shares_time_next
+        self._shares_time_next = False
         self.depth.observe(verified, [d.accepted for d in decided], self.state.drafts.count, seconds)
         return decided
+
+    def share_time(self) -> None:
+        """Says that the device got other work after the round in flight: the next one's time will not be its own."""
+        self._shares_time_next = True
 
     def _draft(self, token: mx.array, hidden: mx.array) -> None:
         count = min(self.depth.choose(), self.cache.max_draft_tokens)

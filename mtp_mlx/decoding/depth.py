@@ -19,6 +19,7 @@ SMOOTHING = 0.1  # weight of a new observation: the last 20 rounds or so count
 PRIOR_ROUNDS = 4.0  # how many rounds the first guess of an acceptance counts for
 PRIOR_ACCEPTANCE = 0.7
 PRIOR_SLOPE = 0.12  # cost of a draft in plain steps before it is measured; 31B on an M3 Ultra: 0.17, dense layers: 0.09
+DEAREST_SLOPE = 0.5  # the same at worst: a mixture of experts pays 0.43 for each row that is verified, and its draft
 HYSTERESIS = 1.03  # round times of one depth differ by about this much from minute to minute
 HOLD = 3  # rounds at a new depth before judging it: the first still verifies the old number of drafts
 FIRST_HOLD = 4  # the first time, one more: it pays for tracing
@@ -35,8 +36,11 @@ class Depth(Protocol):
     def choose(self) -> int:
         """Drafts to propose for the next round."""
 
-    def observe(self, verified: int, accepted: Sequence[int], drafted: int, seconds: float) -> None:
-        """Takes note of a round that verified some drafts, accepted some of them in each slot, and drafted anew."""
+    def observe(self, verified: int, accepted: Sequence[int], drafted: int, seconds: float | None) -> None:
+        """Takes note of a round that verified some drafts, accepted some of them in each slot, and drafted anew.
+
+        `seconds` are None where its time says nothing, because the device did something else as well.
+        """
 
 
 @dataclass
@@ -48,8 +52,41 @@ class FixedDepth:
     def choose(self) -> int:
         return self.drafts
 
-    def observe(self, verified: int, accepted: Sequence[int], drafted: int, seconds: float) -> None:
+    def observe(self, verified: int, accepted: Sequence[int], drafted: int, seconds: float | None) -> None:
         pass
+
+
+class Acceptance:
+    """How often drafts are accepted, by position: of a pair and its texts, whatever a round costs.
+
+    Args:
+        most: positions to keep count of.
+    """
+
+    def __init__(self, most: int = MOST):
+        self._agreed, self._tried = [0.0] * most, [0.0] * most
+        self._guesses = [PRIOR_ROUNDS] * most
+
+    def learn(self, verified: int, accepted: int) -> None:
+        """Takes note that of `verified` drafts in one slot the first `accepted` were."""
+        for position in range(min(verified, accepted + 1, len(self._tried))):
+            self._agreed[position] += (position < accepted) - SMOOTHING * self._agreed[position]
+            self._tried[position] += 1 - SMOOTHING * self._tried[position]
+            self._guesses[position] *= 1 - SMOOTHING
+
+    def at(self, position: int) -> float:
+        """Chance that the draft at `position` (from 0) is accepted when those before it were."""
+        guess = PRIOR_ACCEPTANCE if position == 0 else self.at(position - 1)
+        weight = self._guesses[position]
+        return (self._agreed[position] + weight * guess) / (self._tried[position] + weight)
+
+    def expected_tokens(self, drafts: int) -> float:
+        """Tokens that a round with so many drafts emits on average, the bonus token included."""
+        tokens, chance = 1.0, 1.0
+        for position in range(drafts):
+            chance *= self.at(position)
+            tokens += chance
+        return tokens
 
 
 @dataclass
@@ -58,52 +95,47 @@ class AutoDepth:
 
     Args:
         most: deepest it tries.
+        current: where it begins.
+        acceptance: what is known of the pair already; by default nothing.
     """
 
     most: int = MOST
     current: int = START
+    acceptance: Acceptance | None = None
+    _gap: int = FIRST_GAP
     _seconds: dict[int, float] = field(default_factory=dict)
     _traced: set[int] = field(default_factory=set)
-    _agreed: list[float] = field(default_factory=list)
-    _tried: list[float] = field(default_factory=list)
-    _guesses: list[float] = field(default_factory=list)
-    _home: int = START  # where it returns to after a look that changed nothing
     _hold: int = FIRST_HOLD
-    _gap: int = FIRST_GAP
     _settled: int = 0  # rounds since the last change
     _upwards: bool = False
 
     def __post_init__(self):
-        self.current = self._home = min(self.current, self.most)
-        self._agreed, self._tried = [0.0] * self.most, [0.0] * self.most
-        self._guesses = [PRIOR_ROUNDS] * self.most
+        self.current = min(self.current, self.most)
+        self.acceptance = self.acceptance or Acceptance(self.most)
+        self._home = self.current  # where it returns to after a look that changed nothing
+
+    def for_other_load(self) -> "AutoDepth":
+        """A policy for another number of slots: what a round costs is open again, what is accepted is not.
+
+        It begins no deeper than usual, because rows may cost more there. Where drafting does not pay here, it begins
+        without, and is as slow to look.
+        """
+        return AutoDepth(self.most, min(self._home, START), self.acceptance, FIRST_GAP if self._home else self._gap)
 
     def choose(self) -> int:
         return self.current
 
-    def observe(self, verified: int, accepted: Sequence[int], drafted: int, seconds: float) -> None:
+    def observe(self, verified: int, accepted: Sequence[int], drafted: int, seconds: float | None) -> None:
         for count in accepted:
-            self._learn_acceptance(verified, count)
+            self.acceptance.learn(verified, count)
+        if seconds is None:
+            return
         if verified == drafted:  # otherwise the time is that of two depths mixed
             self._learn_seconds(verified, seconds)
         self._hold -= 1
         self._settled += 1
         if self._hold <= 0:
             self._decide()
-
-    def acceptance(self, position: int) -> float:
-        """Chance that the draft at `position` (from 0) is accepted when those before it were."""
-        guess = PRIOR_ACCEPTANCE if position == 0 else self.acceptance(position - 1)
-        weight = self._guesses[position]
-        return (self._agreed[position] + weight * guess) / (self._tried[position] + weight)
-
-    def expected_tokens(self, drafts: int) -> float:
-        """Tokens that a round with so many drafts emits on average, the bonus token included."""
-        tokens, chance = 1.0, 1.0
-        for position in range(drafts):
-            chance *= self.acceptance(position)
-            tokens += chance
-        return tokens
 
     def seconds(self, drafts: int) -> float:
         """What a round costs: measured, or extrapolated from the nearest depths that were.
@@ -120,13 +152,7 @@ class AutoDepth:
 
     def rate(self, drafts: int) -> float:
         """Expected tokens a second."""
-        return self.expected_tokens(drafts) / self.seconds(drafts)
-
-    def _learn_acceptance(self, verified: int, accepted: int) -> None:
-        for position in range(min(verified, accepted + 1, self.most)):
-            self._agreed[position] += (position < accepted) - SMOOTHING * self._agreed[position]
-            self._tried[position] += 1 - SMOOTHING * self._tried[position]
-            self._guesses[position] *= 1 - SMOOTHING
+        return self.acceptance.expected_tokens(drafts) / self.seconds(drafts)
 
     def _learn_seconds(self, drafts: int, seconds: float) -> None:
         if drafts not in self._traced:
@@ -141,10 +167,17 @@ class AutoDepth:
         best = max(self._candidates(), key=self.rate)
         if self.rate(best) > HYSTERESIS * self.rate(self.current):
             self._settle(best)
+        elif self._plain_is_to_be_seen():
+            self._go(0)
         elif self.current != self._home:
             self._settle(self.current)
         elif self._settled >= self._gap:
             self._look()
+
+    def _plain_is_to_be_seen(self) -> bool:
+        """Whether plain decoding could be faster, were drafts as dear as they can be, and was never measured."""
+        dearest = 1 + DEAREST_SLOPE * self.current
+        return 0 not in self._seconds and self.acceptance.expected_tokens(self.current) < dearest
 
     def _candidates(self) -> set[int]:
         known = set(self._seconds) | {0, self.current}

@@ -85,8 +85,11 @@ class Round:
 
     def depth(self, slots: int = 1) -> AutoDepth:
         """The policy for rounds of so many slots: more rows cost more, and on a mixture of experts a lot more."""
-        most = MOST if self.widths is None else self.widths.most - 1
-        return self.depths.setdefault(slots, AutoDepth(most))
+        if slots not in self.depths:
+            most = MOST if self.widths is None else self.widths.most - 1
+            nearest = min(self.depths, key=lambda known: max(known, slots) / min(known, slots), default=None)
+            self.depths[slots] = AutoDepth(most) if nearest is None else self.depths[nearest].for_other_load()
+        return self.depths[slots]
 
     def first(self, cache: KVCache, hidden: mx.array, prompt: list[int], controls: Controls | None = None) -> Outcome:
         """Chooses the first token from the prompt's last hidden state [B, 1, D], when the cache holds the prompt."""

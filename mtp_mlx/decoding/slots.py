@@ -11,20 +11,37 @@ import mlx.core as mx
 from mtp_mlx.kv_cache import KVCache
 
 
-def take(cache: KVCache, slot: int, offset: int | None = None) -> KVCache:
+def take(cache: KVCache, slot: int, offset: int | None = None, max_draft_tokens: int | None = None) -> KVCache:
     """A store of its own with one slot of `cache`, which it leaves as it is.
 
     Args:
         offset: how many tokens of the slot to keep; all of them by default. At most a round's rows may be given up.
+        max_draft_tokens: of the new store; the same by default. Its rings are as long as that asks for.
     """
-    taken = KVCache(cache.config, 1, cache.max_draft_tokens)
+    taken = KVCache(cache.config, 1, cache.max_draft_tokens if max_draft_tokens is None else max_draft_tokens)
+    length = cache.lengths[slot].item()
+    taken.set_length(length if offset is None else offset)
+    # The store's own mark is the longest slot's; this one has verified no further than a round past its length.
+    taken.written, taken.capacity = min(cache.written, length + cache.max_rows), cache.capacity
+    same_rings = taken.ring == cache.ring
+    if not same_rings:
+        taken.written = taken.offset
     for mine, theirs in zip(taken.layers, cache.layers, strict=True):
         if theirs.state:
-            mine.state = [mx.contiguous(array[slot : slot + 1]) for array in theirs.state]
-    taken.written, taken.capacity = cache.written, cache.capacity
-    taken.set_length(cache.lengths[slot].item() if offset is None else offset)
+            own = [mx.contiguous(array[slot : slot + 1]) for array in theirs.state]
+            moved = theirs.layer.is_sliding and not same_rings
+            mine.state = [_in_ring(array, taken) for array in own] if moved else own
     mx.eval(taken.arrays)
     return taken
+
+
+def _in_ring(array: mx.array, cache: KVCache) -> mx.array:
+    """The newest rows of a ring [1, H, ring, D] of another length, where they belong in the rings of `cache`."""
+    B, H, ring, D = array.shape
+    positions = mx.arange(max(0, cache.offset - cache.config.sliding_window - 1), cache.offset)
+    newest = mx.take(array, positions % ring, axis=2)
+    empty = mx.zeros((B, H, cache.ring, D), array.dtype)
+    return mx.put_along_axis(empty, (positions % cache.ring)[None, None, :, None], newest, axis=2)
 
 
 def batch_of(caches: Sequence[KVCache | None]) -> KVCache:

@@ -10,6 +10,7 @@ import mtp_mlx
 from mtp_mlx import BatchGenerator, MisuseError, make_sampler
 from mtp_mlx.decoding.batch import slots_for
 from mtp_mlx.load import load_tokenizer
+from mtp_mlx.prompt_cache import PromptCache
 from tests import tiny_tokenizer
 from tests.batches import RowScripts, drafter, target, truth, untouched
 
@@ -84,6 +85,101 @@ def test_processors_are_each_rows_own():
     assert found[uids[1]] == truth("e2b", 9).tokens[:15]
 
 
+def outputs(generator, prompts, limit, **lists):
+    """The ids that each prompt was given."""
+    uids = generator.insert(prompts, [limit] * len(prompts), **lists)
+    found = {uid: [] for uid in uids}
+    while tokens := generator.next():
+        for token in tokens:
+            found[token.uid].append(token.token)
+    return [found[uid] for uid in uids]
+
+
+def half_processed(length):
+    """A store with the first half of a prompt, as `PromptCache` has it, and the rest."""
+    prompt = list(truth("e2b", length).prompt)
+    conversation = PromptCache(target("e2b"))
+    conversation.begin(prompt)
+    conversation.process(length // 2)
+    return conversation, prompt[length // 2 :]
+
+
+def penalty(tokens: mx.array, logits: mx.array) -> mx.array:
+    """Tells contexts apart: bans the tokens that are in there already."""
+    return mx.put_along_axis(logits, tokens[None].astype(mx.int32), mx.array(-mx.inf), axis=-1)
+
+
+@pytest.mark.parametrize("way", ["all_tokens", "PromptCache.processors"])
+def test_processors_see_what_a_given_store_holds(way):
+    known, other = truth("e2b", 20), truth("e2b", 9)
+    conversation, rest = half_processed(20)
+    if way == "all_tokens":
+        given = {"all_tokens": [conversation.ids, []], "logits_processors": [[penalty], None]}
+    else:
+        given = {"logits_processors": [conversation.processors([penalty]), None]}
+    generator = BatchGenerator(target("e2b"), draft_model=drafter("e2b"), num_draft_tokens=2)
+    found = outputs(generator, [rest, other.prompt], 15, caches=[conversation.cache, None], **given)
+    cold = mtp_mlx.generate_step(known.prompt, target("e2b"), logits_processors=[penalty], max_tokens=15)
+    assert found == [[token for token, *_ in cold], other.tokens[:15]]
+
+
+def test_stores_that_were_made_for_other_rounds():
+    """Their rings have another length than those of the sequences beside them."""
+    model, known, other = target("e2b"), truth("e2b", 200), truth("e2b", 9)
+    store = model.make_cache(max_draft_tokens=2)
+    model(mx.array([known.prompt[:100]]), store)
+    generator = BatchGenerator(model, draft_model=drafter("e2b"), num_draft_tokens=3)
+    found = outputs(generator, [known.prompt[100:], other.prompt], 20, caches=[store, None])
+    assert found == [known.tokens[:20], other.tokens[:20]]
+
+
+def test_a_returned_store_goes_back_without_the_longest_sequences_mark():
+    generator = BatchGenerator(target("e2b"), draft_model=drafter("e2b"), num_draft_tokens=2)
+    generator.insert([truth("e2b", 200).prompt, truth("e2b", 9).prompt], [20, 20])
+    stores = []
+    while tokens := generator.next():
+        stores += [token.prompt_cache for token in tokens if token.finish_reason]
+    assert sorted(store.rewind(store.offset - 1) for store in stores) == [27, 218]
+
+
+def test_a_processor_that_raises_costs_the_others_nothing():
+    first, second = truth("e2b", 20), truth("e2b", 9)
+
+    def picky(tokens: mx.array, logits: mx.array) -> mx.array:
+        if tokens.size >= 26:
+            raise ValueError("no further")
+        return logits
+
+    generator = BatchGenerator(target("e2b"), draft_model=drafter("e2b"), num_draft_tokens=2)
+    uids = generator.insert([first.prompt, second.prompt], [20, 20], logits_processors=[[picky], None])
+    found = {uid: [] for uid in uids}
+    errors = 0
+    while errors < 2 or generator._requests():
+        try:
+            for token in generator.next():
+                found[token.uid].append(token.token)
+        except ValueError:
+            errors += 1
+            if errors == 2:
+                generator.remove([uids[0]])
+    assert found[uids[1]] == second.tokens[:20]
+    assert found[uids[0]] == first.tokens[: len(found[uids[0]])]
+
+
+def test_a_processor_that_raises_on_the_prompt():
+    def never(tokens: mx.array, logits: mx.array) -> mx.array:
+        raise ValueError("not at all")
+
+    known = truth("e2b", 9)
+    generator = BatchGenerator(target("e2b"))
+    (bad,) = generator.insert([truth("e2b", 20).prompt], [5], logits_processors=[[never]])
+    for _ in range(2):
+        with pytest.raises(ValueError, match="not at all"):
+            generator.next()
+    generator.remove([bad])
+    assert outputs(generator, [known.prompt], 5) == [known.tokens[:5]]
+
+
 def test_stop_sequences_end_a_row_and_its_cache_holds_what_came_before():
     known = truth("e2b", 20)
     stop = known.tokens[5:7]
@@ -154,6 +250,9 @@ def test_batch_generate_has_mlx_lms_response(tokenizer):
         ({"max_tokens": [1, 2, 3]}, "max_tokens must have one entry for each prompt, 2 .given: 3 entries"),
         ({"prompt_caches": [None]}, "caches must have one entry"),
         ({"samplers": [None] * 5}, "samplers must have one entry"),
+        ({"logits_processors": [[]]}, "logits_processors must have one entry for each prompt, 2"),
+        ({"admission_step_size": 0}, "admission_step_size must be a positive whole number"),
+        ({"completion_batch_size": -1}, "completion_batch_size must be a positive whole number"),
         ({"max_tokens": 0}, "max_tokens must be positive"),
         ({"prompts": [[], [1]]}, "the prompt must have at least one token"),
         ({"prompts": [[5000], [1]]}, "token ids must be between"),
@@ -165,3 +264,13 @@ def test_misuse(tokenizer, arguments, message):
     arguments = {"prompts": [[1], [2]], **arguments}
     with pytest.raises(MisuseError, match=message):
         mtp_mlx.batch_generate(target("e2b"), tokenizer, **arguments)
+
+
+def test_all_tokens_must_be_what_the_store_holds():
+    conversation, rest = half_processed(20)
+    generator = BatchGenerator(target("e2b"))
+    with pytest.raises(MisuseError, match="all_tokens must be the ids that its cache holds, 10 .given: 3 ids"):
+        generator.insert([rest], caches=[conversation.cache], all_tokens=[[1, 2, 3]])
+    with pytest.raises(MisuseError, match="all_tokens must have one entry"):
+        generator.insert([rest], caches=[conversation.cache], all_tokens=[])
+    assert generator.next() == []

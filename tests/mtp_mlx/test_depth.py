@@ -1,6 +1,7 @@
 """The depth policy on synthetic cost and acceptance curves."""
 
 import random
+from functools import partial
 
 import pytest
 
@@ -10,21 +11,23 @@ from mtp_mlx.errors import MisuseError
 PLAIN = 0.010  # seconds
 
 
-def simulate(policy, acceptance, cost, tokens=1500, seed=0, noise=0.02):
-    """Decodes `tokens` with a simulated pair; (tokens a second, the depths of the rounds)."""
+def simulate(policy, acceptance, cost, tokens=1500, seed=0, noise=0.02, slots=1):
+    """Decodes `tokens` in each slot with a simulated pair; (tokens a second in all, the depths of the rounds)."""
     rng = random.Random(seed)
-    emitted, elapsed, verified, depths = 0, 0.0, 0, []
+    emitted, elapsed, verified, depths = 0.0, 0.0, 0, []
     while emitted < tokens:
         drafted = policy.choose()
-        accepted = 0
-        while accepted < verified and rng.random() < acceptance(accepted, emitted):
-            accepted += 1
+        accepted = [accept(rng, verified, partial(acceptance, emitted=emitted)) for _ in range(slots)]
         seconds = cost(verified, drafted) * (1 + abs(rng.gauss(0, noise)))
-        policy.observe(verified, [accepted], drafted, seconds)
-        emitted, elapsed = emitted + accepted + 1, elapsed + seconds
+        policy.observe(verified, accepted, drafted, seconds)
+        emitted, elapsed = emitted + sum(accepted) / slots + 1, elapsed + seconds
         depths.append(verified)
         verified = drafted
-    return emitted / elapsed, depths
+    return slots * emitted / elapsed, depths
+
+
+def accept(rng, verified, chance):
+    return next((n for n in range(verified) if rng.random() >= chance(n)), verified)
 
 
 def linear(verify, draft):
@@ -79,6 +82,49 @@ def test_one_slow_round_changes_little():
     depth, before = policy.current, policy.seconds(policy.current)
     policy.observe(depth, [depth], depth, 300 * before)
     assert policy.seconds(depth) <= 1.3 * before
+
+
+def always(chance):
+    return lambda position, emitted: chance
+
+
+@pytest.mark.parametrize("slots", [2, 4, 8])
+@pytest.mark.parametrize("tokens", [24, 64, 256])
+def test_many_slots_do_not_explore_what_one_knows_to_be_useless(slots, tokens):
+    one = AutoDepth()
+    simulate(one, always(0.02), linear(0.09, 0.08))
+    pair = always(0.02), linear(0.2, 0.08)
+    rate, depths = simulate(one.for_other_load(), *pair, tokens=tokens, slots=slots)
+    plain, _ = simulate(FixedDepth(0), *pair, tokens=tokens, slots=slots)
+    assert rate > 0.97 * plain and sum(depths) <= tokens / 20
+
+
+@pytest.mark.parametrize("slots", [4, 8])
+@pytest.mark.parametrize(("chance", "verify"), [(0.5, 0.1), (0.7, 0.2), (0.9, 0.1), (0.9, 0.4), (0.3, 0.45)])
+def test_many_slots_find_a_depth_of_their_own(slots, chance, verify):
+    """Shallower than one sequence does where rows cost more, and close to the best, in 200 tokens each."""
+    one = AutoDepth()
+    simulate(one, always(chance), linear(0.04, 0.04))
+    cost = linear(verify, 0.08)
+    rate, _ = simulate(one.for_other_load(), always(chance), cost, tokens=200, slots=slots)
+    best = max(simulate(FixedDepth(k), always(chance), cost, tokens=200, slots=slots)[0] for k in range(9))
+    plain, _ = simulate(FixedDepth(0), always(chance), cost, tokens=200, slots=slots)
+    assert rate > 0.9 * best and rate > 0.97 * plain
+
+
+def test_a_second_load_comes_back_to_drafting_too():
+    one = AutoDepth()
+    simulate(one, always(0.0), linear(0.09, 0.08), tokens=400)
+    _, depths = simulate(one.for_other_load(), always(0.9), linear(0.1, 0.05), tokens=4000, slots=4)
+    assert sum(depths[-100:]) / 100 > 3
+
+
+def test_rounds_without_a_time_of_their_own_teach_acceptance_only():
+    policy = AutoDepth()
+    for _ in range(50):
+        policy.observe(3, [0, 0], 3, None)
+    assert policy.acceptance.at(0) < 0.05 and policy.choose() == 3
+    policy.observe(3, [0], 3, 1.0)
 
 
 def test_a_number_is_kept():

@@ -1,6 +1,7 @@
 """A compiled round is traced once for each depth and size of the buffers, and sizes grow logarithmically."""
 
 import math
+from collections.abc import Sequence
 
 import mlx.core as mx
 import pytest
@@ -39,10 +40,10 @@ class ChangingDepth(AutoDepth):
 
     rounds = 0
 
-    def observe(self, verified: int, accepted: int, drafted: int, seconds: float) -> None:
+    def observe(self, verified: int, accepted: Sequence[int], drafted: int, seconds: float | None) -> None:
         self.rounds += 1
         right = self.rounds // 60 % 2 == 0
-        super().observe(verified, verified if right else 0, drafted, 1 + 0.1 * drafted)
+        super().observe(verified, [verified if right else 0], drafted, 1 + 0.1 * drafted)
 
 
 @pytest.fixture
