@@ -79,6 +79,7 @@ def bench(
             num_draft_tokens=pair.options.num_draft_tokens,
             sampler=sampling.sampler(),
             lenient=lenient,
+            exact=exact,
             progress=progress,
         )
     if as_json:

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from mtp_cli.pair import Pair
 from mtp_cli.sampling import SamplingOptions
+from mtp_cli.statistics import exact_line
 
 if TYPE_CHECKING:
     from mtp_mlx import Speculation
@@ -82,6 +83,8 @@ def _facts(report: "Report", pair: Pair, sampling: SamplingOptions) -> list[tupl
         facts.append(("output", _equality(report, pair)))
     if report.overall.departure is not None:
         facts.append(("lenient", _lenient(report.overall)))
+    if report.exact is not None:
+        facts.append(("exactness", exact_line(report.exact)))
     machine = report.machine
     return [
         *facts,

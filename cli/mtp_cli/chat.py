@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from mtp_cli import options
+from mtp_cli.exact import note_exact
 from mtp_cli.pair import PairOptions, load_pair
 from mtp_cli.sampling import SamplingOptions
 
@@ -66,6 +67,7 @@ def chat(
 
     pair = load_pair(pair_options)
     settings = ChatSettings(max_tokens, prefill_step_size, sampling.of_model(pair.model), think)
+    note_exact(pair, 0, max_tokens)
     conversation = Conversation(pair, system_prompt, settings)
     interactive = sys.stdin.isatty() and sys.stdout.isatty()
     session = Session(conversation, show_drafts, interactive)

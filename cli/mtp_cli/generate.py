@@ -8,6 +8,7 @@ import typer
 
 from mtp_cli import options
 from mtp_cli.console import Output
+from mtp_cli.exact import note_exact
 from mtp_cli.pair import PairOptions, load_pair
 from mtp_cli.sampling import SamplingOptions
 from mtp_weights.errors import MisuseError, UserError
@@ -121,6 +122,7 @@ def generate(
     sampling = sampling.of_model(pair.model)
     _add_eos_tokens(pair.tokenizer, extra_eos_token or [])
     ids = prompt_input.prompt_ids(pair, text, system_prompt, raw, prefill_response, template)
+    note_exact(pair, len(ids), max_tokens)
     settings = {"max_tokens": max_tokens, "stop": stop or [], "prefill_step_size": prefill_step_size}
     run = Generation(pair, ids, settings, sampling, prompt_cache_file)
     if as_json:

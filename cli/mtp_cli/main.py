@@ -17,6 +17,7 @@ from mtp_cli.doctor import doctor
 from mtp_cli.generate import generate
 from mtp_cli.models import models
 from mtp_cli.pull import pull
+from mtp_cli.verify import verify
 from mtp_weights.errors import UserError
 
 # Newer versions of Typer bring their own copy of Click, older ones import it: this is the class in either case.
@@ -66,6 +67,7 @@ app.command()(bench)
 app.command()(models)
 app.command()(pull)
 app.command()(convert)
+app.command()(verify)
 app.command()(doctor)
 
 

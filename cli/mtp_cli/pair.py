@@ -68,6 +68,7 @@ class Pair:
     tokenizer: "TokenizerWrapper"
     drafter: "Gemma4Assistant | None"
     options: PairOptions
+    drafter_name: str | None = None
 
     @property
     def drafts(self) -> bool:
@@ -101,7 +102,7 @@ def load_pair(options: PairOptions, context: int = USUAL_CONTEXT) -> Pair:
         UserError: something is not there or not right, or the pair does not fit this machine's memory.
     """
     target = bring(options.model)
-    drafter = None if options.no_draft else _find_drafter(options, target)
+    drafter = None if options.no_draft else find_drafter(options, target)
     with _explained():
         folder = None if drafter is None else bring(drafter)
     _check_memory(options, target, folder, context)
@@ -112,10 +113,11 @@ def load_pair(options: PairOptions, context: int = USUAL_CONTEXT) -> Pair:
 
         logging.set_verbosity_error()  # its warnings are for programmers
         model, tokenizer = load(options.model, options.adapter_path)
-    return Pair(model, tokenizer, None if drafter is None else _load_drafter(options, drafter, model), options)
+    loaded = None if drafter is None else _load_drafter(options, drafter, model)
+    return Pair(model, tokenizer, loaded, options, drafter)
 
 
-def _find_drafter(options: PairOptions, target: Path) -> str:
+def find_drafter(options: PairOptions, target: Path) -> str:
     """The name of the drafter; "auto" finds it by the target's configuration."""
     from mtp_mlx.models.config import TextConfig
     from mtp_weights.pairs import DEMO_DRAFTER, choose_drafter

@@ -25,6 +25,7 @@ from mtp_mlx.decoding.prefill import prefill
 from mtp_mlx.decoding.sampling import Controls, Sampling, log_softmax
 from mtp_mlx.decoding.stream import TokenStream
 from mtp_mlx.errors import MisuseError, UserError
+from mtp_mlx.exactness import ExactWay, exact_way
 from mtp_mlx.models.gemma4 import Gemma4
 from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
 
@@ -55,6 +56,7 @@ def measure(
     num_draft_tokens: int | str = "auto",
     sampler: Sampling = GREEDY,
     lenient: bool = False,
+    exact: bool = False,
     progress: Progress | None = None,
 ) -> Report:
     """Measures plain decoding and, with a drafter, MTP.
@@ -64,6 +66,7 @@ def measure(
         repeats: runs of each prompt and way.
         sampler: how tokens are drawn.
         lenient: also measure the lenient rule, which is not lossless.
+        exact: decode in widths that agree to the bit, in every way; the report says how and at what price.
         progress: called with (runs done, runs in all), first when warming up is done.
 
     Raises:
@@ -72,7 +75,9 @@ def measure(
             pay: that is a result.)
     """
     _check(model, workloads, num_tokens, repeats)
-    bench = _Bench(model, drafter, num_draft_tokens, num_tokens, sampler, lenient)
+    longest = max(len(work.ids) for work in workloads) + num_tokens
+    way = exact_way(model, longest, num_draft_tokens) if exact else None
+    bench = _Bench(model, drafter, num_draft_tokens, num_tokens, sampler, lenient, way, longest)
     results = bench.run_all(workloads, repeats, progress or (lambda done, total: None))
     if drafter is not None and num_draft_tokens != 0 and not bench.drafted:
         raise UserError("nothing was drafted", given=f"{num_tokens} tokens a prompt", fix="measure more tokens")
@@ -85,6 +90,7 @@ def measure(
         machine=this_machine(),
         memory=bench.memory(results),
         results=results,
+        exact=way,
     )
 
 
@@ -116,7 +122,10 @@ class _Bench:
         num_tokens: int,
         sampler: Sampling = GREEDY,
         lenient: bool = False,
+        way: ExactWay | None = None,
+        longest: int = 0,
     ):
+        self.widths, self.longest = way and way.widths, longest
         self.model, self.drafter, self.sampler = model, drafter, sampler
         self.ways = ("plain",) if drafter is None else ("plain", "mtp", "lenient") if lenient else ("plain", "mtp")
         self.num_draft_tokens, self.num_tokens = num_draft_tokens, num_tokens
@@ -141,7 +150,7 @@ class _Bench:
         """One generation on an empty cache, from compiled functions only."""
         drafter, drafts = (None, 0) if way == "plain" else (self.drafter, self.num_draft_tokens)
         rule, controls = rule_for([replace(self.sampler, lenient=way == "lenient")])
-        compiled = round_for(self.model, drafter, rule)
+        compiled = round_for(self.model, drafter, rule, widths=self.widths)
         depth = depth_policy(drafts, compiled.depth())
         for _ in range(MOST_TRIES):
             traces = compiled.traces
@@ -152,6 +161,8 @@ class _Bench:
 
     def timed(self, compiled: CompiledRound, ids: list[int], depth: Depth, controls: Controls | None) -> Run:
         cache = self.model.make_cache()
+        if self.widths is not None:
+            cache.require(self.longest + cache.max_rows)  # for which the widths were measured
         stream = TokenStream(compiled, cache, ids, max_tokens=self.num_tokens, depth=depth, controls=controls)
         mx.synchronize()
         mx.reset_peak_memory()

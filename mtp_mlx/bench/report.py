@@ -7,6 +7,7 @@ from typing import Any
 
 from mtp_mlx.bench.machine import Machine
 from mtp_mlx.decoding.sampling import Sampling
+from mtp_mlx.exactness import ExactWay
 from mtp_mlx.speculation import Speculation
 
 GRAM = 8  # the length of token sequence whose repetition is counted
@@ -203,6 +204,7 @@ class Report:
     machine: Machine
     memory: Memory
     results: list[PromptResult]
+    exact: ExactWay | None = None
 
     @property
     def categories(self) -> list[Summary]:
@@ -234,6 +236,7 @@ class Report:
             "outputs_compared": self.sampler.is_reproducible,
             "machine": asdict(self.machine),
             "memory_bytes": asdict(self.memory),
+            "exact": self.exact and self.exact.to_dict(),
             "prefill_tps": asdict(self.prefill_tps),
             "overall": self.overall.to_dict(),
             "categories": [summary.to_dict() for summary in self.categories],
