@@ -24,9 +24,9 @@ from benchmarks.engines import MlxLm, Ours
 from benchmarks.figures import Figure, parser, report
 from benchmarks.worker import Worker, timed, warm_run
 from mtp_mlx.bench.report import Run
-from mtp_mlx.decoding.acceptance import Drafts
 from mtp_mlx.decoding.compiled import round_for
 from mtp_mlx.decoding.depth import AutoDepth, FixedDepth
+from mtp_mlx.decoding.drafts import Drafts
 from mtp_mlx.decoding.prefill import prefill
 from mtp_mlx.decoding.round import State
 from mtp_mlx.decoding.stream import TokenStream

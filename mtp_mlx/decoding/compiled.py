@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 
 import mlx.core as mx
 
-from mtp_mlx.decoding.acceptance import Drafts, Greedy, Rule
+from mtp_mlx.decoding.acceptance import Greedy, Rule
+from mtp_mlx.decoding.drafts import Drafts
 from mtp_mlx.decoding.round import Outcome, Round, State
 from mtp_mlx.decoding.sampling import Controls, LogitsProcessor
 from mtp_mlx.decoding.widths import Widths

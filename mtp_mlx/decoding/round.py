@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from mtp_mlx.decoding.acceptance import Drafts, Greedy, Pick, Rule
+from mtp_mlx.decoding.acceptance import Greedy, Rule
 from mtp_mlx.decoding.depth import MOST, AutoDepth
+from mtp_mlx.decoding.drafts import Drafts, Pick
 from mtp_mlx.decoding.sampling import Controls, LogitsProcessor
 from mtp_mlx.decoding.widths import Widths
 from mtp_mlx.kv_cache import KVCache
