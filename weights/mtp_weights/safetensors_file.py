@@ -63,12 +63,20 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
 
 def _parse(header: bytes, path: Path) -> dict[str, TensorInfo]:
     try:
-        entries = json.loads(header)
+        entries = json.loads(header, object_pairs_hook=_without_duplicates)
     except (ValueError, RecursionError) as error:
         raise UserError("not a safetensors file: its header is not JSON", given=path, fix=_AGAIN) from error
     if not isinstance(entries, dict):
         raise UserError("not a safetensors file: its header is not a JSON object", given=path, fix=_AGAIN)
     return {name: _tensor(name, entry, path) for name, entry in entries.items() if name != "__metadata__"}
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuses a name that comes twice: which of the two a reader takes is up to the reader."""
+    entries = dict(pairs)
+    if len(entries) != len(pairs):
+        raise ValueError("a name comes twice")
+    return entries
 
 
 def _tensor(name: str, entry: Any, path: Path) -> TensorInfo:
