@@ -60,6 +60,8 @@ def convert(
 
     wanted = Options(quantize, q_bits, q_group_size, q_mode, quant_predicate, dtype)
     name, source = _source(hf_path, revision, drafter)
+    if measure == "auto":
+        _check_target(source)
     result = _convert(name, source, mlx_path, wanted)
     acceptance = {} if measure is None else _measure(source, mlx_path, measure, num_draft_tokens)
     if as_json:
@@ -99,6 +101,14 @@ def _convert(name: str, source: Path, folder: Path, wanted: "Options") -> "Resul
         return convert_checkpoint(source, folder, wanted, name=name, progress=update)
 
 
+def _check_target(source: Path) -> None:
+    from mtp_mlx.models.config import DRAFTER_TYPES
+    from mtp_weights.read import read_config
+
+    if read_config(source).get("model_type") in DRAFTER_TYPES:
+        raise MisuseError("a drafter can have many targets", fix="name the one to measure with")
+
+
 def _measure(source: Path, converted: Path, other: str, num_draft_tokens: int) -> "dict[str, Speculation]":
     """Acceptance with the source, and with what it was converted to, each beside the other half of the pair."""
     from mtp_mlx import load, load_drafter
@@ -108,8 +118,6 @@ def _measure(source: Path, converted: Path, other: str, num_draft_tokens: int) -
     from mtp_weights.read import read_config
 
     is_drafter = read_config(source)["model_type"] in DRAFTER_TYPES
-    if is_drafter and other == "auto":
-        raise MisuseError("a drafter can have many targets", fix="name the one to measure with")
     found, prompts = {}, None
     for when, folder in (("before", source), ("after", converted)):
         target, drafter = (other, folder) if is_drafter else (folder, other)

@@ -126,7 +126,7 @@ def test_a_part_longer_than_the_file_is_thrown_away(hub, cache):
 def test_the_disk_is_asked_before_anything_is_fetched(hub, cache, monkeypatch):
     usage = namedtuple("usage", "total used free")(10**6, 10**6 - 1000, 1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-    with pytest.raises(UserError, match="the download needs 0.00 GB, the disk has 0.00 GB left .*free some space"):
+    with pytest.raises(UserError, match="the download needs 0 MB, the disk has 0 MB left .*free some space"):
         download(REPO, endpoint=hub.endpoint, cache=cache)
     assert not hub.sent
 

@@ -187,7 +187,7 @@ def _check_space(source: _Source, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise UserError(
-            f"the download needs {needed / 1e9:.2f} GB, the disk has {free / 1e9:.2f} GB left",
+            f"the download needs {needed / 1e6:,.0f} MB, the disk has {free / 1e6:,.0f} MB left",
             given=source.repo,
             fix=f"free some space in {source.cache}, or have the cache elsewhere (HF_HOME)",
         )
