@@ -1,0 +1,320 @@
+"""Several sequences at once: plain decoding and MTP at the same batch size, interleaved, rows compared one by one.
+
+- As many prompts as the largest batch has rows. A smaller batch runs all of them too, in groups: every size does the
+  same work.
+- All rows of a group begin together. The aggregate speed is that of the time in which all of them run; a row whose
+  drafts are accepted more often ends earlier.
+- A run in which something was compiled for the first time is not counted, but done again.
+- Every row must be what plain decoding gives for its prompt alone.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from statistics import mean
+from typing import Any
+
+import mlx.core as mx
+
+from mtp_mlx.batching import BatchGenerator
+from mtp_mlx.bench.machine import Machine, this_machine
+from mtp_mlx.bench.measure import GREEDY, MOST_TRIES, Progress, Workload
+from mtp_mlx.bench.report import Spread
+from mtp_mlx.decoding.acceptance import rule_for
+from mtp_mlx.decoding.compiled import round_for
+from mtp_mlx.decoding.sampling import Sampling
+from mtp_mlx.errors import MisuseError
+from mtp_mlx.models.gemma4 import Gemma4
+from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
+from mtp_mlx.speculation import Speculation
+
+MOST_ROWS = 64
+# Hands out what one round emitted: the row and the token of each; empty at the end.
+Step = Callable[[], Sequence[tuple[int, int]]]
+
+
+@dataclass(frozen=True)
+class BatchRun:
+    """One group of prompts, decoded at once.
+
+    Attributes:
+        tokens: of each row.
+        first, last: seconds from the start to the first and the last token of each row.
+        full_tokens: emitted by all rows together after each had its first token, until one ended.
+        full_seconds: that time.
+        speculation: of each row.
+        peak_memory: MLX's, in bytes.
+    """
+
+    tokens: list[list[int]]
+    first: list[float]
+    last: list[float]
+    full_tokens: int
+    full_seconds: float
+    speculation: list[Speculation] = field(default_factory=list)
+    peak_memory: int = 0
+
+    @property
+    def aggregate_tps(self) -> float:
+        """Of all rows together while all of them run."""
+        return self.full_tokens / self.full_seconds
+
+    @property
+    def whole_tps(self) -> float:
+        """Of all rows together from the first token to the last, the end included in which only some still run."""
+        return sum(len(tokens) - 1 for tokens in self.tokens) / (max(self.last) - max(self.first))
+
+    @property
+    def sequence_tps(self) -> float:
+        """Of one row, on average."""
+        rows = zip(self.tokens, self.first, self.last, strict=True)
+        return mean((len(tokens) - 1) / (last - first) for tokens, first, last in rows)
+
+
+@dataclass(frozen=True)
+class BatchResult:
+    """All runs at one batch size; `mtp` is empty without a drafter.
+
+    Attributes:
+        rows: sequences at once.
+        prompts: how many there are in all.
+        plain, mtp: runs, in the order of the groups, repeat after repeat.
+        different: for each prompt, whether a row of it was not what plain decoding gives for it alone; None where
+            outputs cannot be compared.
+    """
+
+    rows: int
+    prompts: int
+    plain: list[BatchRun] = field(default_factory=list)
+    mtp: list[BatchRun] = field(default_factory=list)
+    different: list[bool] | None = None
+
+    def speed(self, way: str, kind: str = "aggregate") -> Spread:
+        """Of "plain" or "mtp", of a kind: "aggregate", "whole" or "sequence"."""
+        speeds = {
+            "aggregate": lambda run: run.aggregate_tps,
+            "whole": lambda run: run.whole_tps,
+            "sequence": lambda run: run.sequence_tps,
+        }
+        return Spread.of(map(speeds[kind], self._runs(way)))
+
+    def speed_up(self, kind: str = "aggregate") -> float:
+        """Median over MTP's runs divided by that over plain ones."""
+        return self.speed("mtp", kind).median / self.speed("plain", kind).median
+
+    @property
+    def acceptance(self) -> list[float]:
+        """Accepted ÷ drafted of each prompt, in their order."""
+        return [sum(rows, Speculation()).acceptance_rate for rows in self.by_prompt("mtp", lambda run: run.speculation)]
+
+    def by_prompt(self, way: str, rows_of: Callable[[BatchRun], list]) -> list[list]:
+        """What `rows_of` gives for each row of all runs, collected by prompt."""
+        groups = -(-self.prompts // self.rows)  # the last one is filled up from the beginning
+        found: list[list] = [[] for _ in range(self.prompts)]
+        for n, each in enumerate(row for run in self._runs(way) for row in rows_of(run)):
+            found[n % (groups * self.rows) % self.prompts].append(each)
+        return found
+
+    def _runs(self, way: str) -> list[BatchRun]:
+        return {"plain": self.plain, "mtp": self.mtp}[way]
+
+    def to_dict(self) -> dict[str, Any]:
+        ways = ("plain", "mtp") if self.mtp else ("plain",)
+        kinds = ("aggregate", "whole", "sequence")
+        return {
+            "rows": self.rows,
+            "tps": {way: {kind: asdict(self.speed(way, kind)) for kind in kinds} for way in ways},
+            "speed_up": {kind: self.speed_up(kind) for kind in kinds} if self.mtp else None,
+            "acceptance": self.acceptance if self.mtp else None,
+            "different": self.different,
+            "runs": {way: [_run_dict(run) for run in self._runs(way)] for way in ways},
+        }
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """A whole run: the results by batch size."""
+
+    model: str
+    num_tokens: int
+    repeats: int
+    num_draft_tokens: int | str
+    sampler: Sampling
+    machine: Machine
+    prompts: list[Workload]
+    results: list[BatchResult]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "num_tokens": self.num_tokens,
+            "stop_ids": "ignored",
+            "repeats": self.repeats,
+            "num_draft_tokens": self.num_draft_tokens,
+            "sampling": asdict(self.sampler),
+            "machine": asdict(self.machine),
+            "prompts": [{"category": p.category, "prompt": p.text, "prompt_tokens": len(p.ids)} for p in self.prompts],
+            "batches": [result.to_dict() for result in self.results],
+        }
+
+
+def measure_batches(
+    model: Gemma4,
+    drafter: Gemma4Assistant | None,
+    workloads: Sequence[Workload],
+    sizes: Sequence[int],
+    *,
+    num_tokens: int = 128,
+    repeats: int = 1,
+    num_draft_tokens: int | str = "auto",
+    sampler: Sampling = GREEDY,
+    progress: Progress | None = None,
+) -> BatchReport:
+    """Measures plain decoding and, with a drafter, MTP at each of the batch `sizes`.
+
+    Args:
+        workloads: as many as the largest size; fewer are taken again from the beginning, more are left out.
+        num_tokens: to emit in each row, at least 2.
+        repeats: runs of each group of prompts and way.
+        progress: called with (runs done, runs in all), first when warming up is done.
+
+    Raises:
+        MisuseError: sizes that are none, too few tokens or repeats, no prompts, or too long ones.
+    """
+    _check(model, workloads, sizes, num_tokens, repeats)
+    prompts = [workloads[n % len(workloads)] for n in range(max(sizes))]
+    bench = _BatchBench(model, drafter, [prompt.ids for prompt in prompts], num_tokens, num_draft_tokens, sampler)
+    return BatchReport(
+        model=model.name,
+        num_tokens=num_tokens,
+        repeats=repeats,
+        num_draft_tokens=num_draft_tokens if drafter is not None else 0,
+        sampler=sampler,
+        machine=this_machine(),
+        prompts=prompts,
+        results=bench.run_all(sizes, repeats, progress or (lambda done, total: None)),
+    )
+
+
+def timed_batch(step: Step, rows: int) -> BatchRun:
+    """Runs `step` until it hands out nothing more, and takes the times."""
+    tokens: list[list[int]] = [[] for _ in range(rows)]
+    first, last = [0.0] * rows, [0.0] * rows
+    rounds = []
+    started = time.perf_counter()
+    while emitted := step():
+        now = time.perf_counter() - started
+        for row, token in emitted:
+            first[row] = first[row] if tokens[row] else now
+            last[row] = now
+            tokens[row].append(token)
+        rounds.append((now, len(emitted)))
+    start, end = max(first), min(last)
+    full = sum(count for now, count in rounds if start < now <= end)
+    return BatchRun(tokens, first, last, full, end - start)
+
+
+class _BatchBench:
+    """One pair, its prompts and one number of tokens."""
+
+    def __init__(
+        self,
+        model: Gemma4,
+        drafter: Gemma4Assistant | None,
+        prompts: list[list[int]],
+        num_tokens: int,
+        num_draft_tokens: int | str,
+        sampler: Sampling,
+    ):
+        self.model, self.drafter, self.prompts, self.num_tokens = model, drafter, prompts, num_tokens
+        self.num_draft_tokens, self.sampler = num_draft_tokens, sampler
+        self.ways = ("plain",) if drafter is None else ("plain", "mtp")
+
+    def run_all(self, sizes: Sequence[int], repeats: int, progress: Progress) -> list[BatchResult]:
+        results = [BatchResult(size, len(self.prompts)) for size in sizes]
+        groups = {size: list(self._groups(size)) for size in sizes}
+        total = repeats * len(self.ways) * sum(map(len, groups.values()))
+        expected = [self.run([prompt], "plain").tokens[0] for prompt in self.prompts]
+        progress(0, total)
+        done = 0
+        for turn in range(repeats):
+            for result in results:
+                for n, group in enumerate(groups[result.rows], start=turn):
+                    for way in self.ways if n % 2 == 0 else self.ways[::-1]:
+                        result._runs(way).append(self.run(group, way))
+                        done += 1
+                        progress(done, total)
+        return [self._compared(result, expected) for result in results]
+
+    def _groups(self, size: int) -> Iterator[list[list[int]]]:
+        for start in range(0, len(self.prompts), size):
+            group = self.prompts[start : start + size]
+            yield [*group, *self.prompts[: size - len(group)]]
+
+    def run(self, prompts: list[list[int]], way: str) -> BatchRun:
+        """One group, from compiled functions only."""
+        compiled = round_for(self.model, self.drafter if way == "mtp" else None, rule_for([self.sampler])[0])
+        for _ in range(MOST_TRIES):
+            traces = compiled.traces
+            run = self._timed(prompts, way)
+            if compiled.traces == traces:
+                break
+        return run
+
+    def _timed(self, prompts: list[list[int]], way: str) -> BatchRun:
+        generator = BatchGenerator(
+            self.model,
+            draft_model=self.drafter if way == "mtp" else None,
+            num_draft_tokens=self.num_draft_tokens,
+            sampler=self.sampler,
+            completion_batch_size=len(prompts),
+            prefill_step_size=sum(map(len, prompts)),  # all rows begin together
+        )
+        uids = generator.insert(prompts, [self.num_tokens] * len(prompts))
+        row_of = {uid: row for row, uid in enumerate(uids)}
+        speculation = [Speculation()] * len(prompts)
+
+        def step() -> list[tuple[int, int]]:
+            tokens = generator.next()
+            for token in tokens:
+                speculation[row_of[token.uid]] = token.speculation
+            return [(row_of[token.uid], token.token) for token in tokens]
+
+        mx.synchronize()
+        mx.reset_peak_memory()
+        run = timed_batch(step, len(prompts))
+        return replace(run, speculation=speculation, peak_memory=mx.get_peak_memory())
+
+    def _compared(self, result: BatchResult, expected: list[list[int]]) -> BatchResult:
+        if not self.sampler.is_reproducible:
+            return result
+        outputs = [result.by_prompt(way, lambda run: run.tokens) for way in self.ways]
+        different = [any(row != own for rows in outputs for row in rows[n]) for n, own in enumerate(expected)]
+        return replace(result, different=different)
+
+
+def _check(model: Gemma4, workloads: Sequence[Workload], sizes: Sequence[int], num_tokens: int, repeats: int) -> None:
+    wrong = next((size for size in sizes if not 1 <= size <= MOST_ROWS), None)
+    if wrong is not None or not sizes:
+        raise MisuseError(f"batch sizes must be between 1 and {MOST_ROWS}", given="none" if wrong is None else wrong)
+    if num_tokens < 2 or repeats < 1:
+        raise MisuseError("measure 2 tokens and 1 repeat at least", given=f"{num_tokens} tokens, {repeats} repeats")
+    if not workloads:
+        raise MisuseError("there are no prompts to measure on")
+    longest, context = max(len(work.ids) for work in workloads), model.config.max_position_embeddings
+    if longest + num_tokens > context:
+        raise MisuseError(
+            f"prompt and output must fit into the model's context of {context} tokens",
+            given=f"{longest} + {num_tokens} tokens",
+            fix="shorten the prompt or measure fewer tokens",
+        )
+
+
+def _run_dict(run: BatchRun) -> dict[str, Any]:
+    return {
+        **asdict(run),
+        "aggregate_tps": run.aggregate_tps,
+        "whole_tps": run.whole_tps,
+        "sequence_tps": run.sequence_tps,
+        "speculation": [each.to_dict() for each in run.speculation],
+    }
