@@ -13,6 +13,7 @@ from typing import Protocol
 import mlx.core as mx
 from mlx.utils import tree_map
 
+from mtp_mlx.bench.batch import BatchRun, timed_batch
 from mtp_mlx.speculation import Speculation
 
 
@@ -127,6 +128,53 @@ class MlxVlm:
             yield token
         rounds = zip(self.drafter.draft_lens, self.drafter.accept_lens, strict=True) if drafts else ()
         self.speculation = _summed(rounds)
+
+
+class MlxVlmBatch(MlxVlm):
+    """mlx-vlm's `BatchGenerator` with its MTP drafter: all rows begin together, none joins later."""
+
+    def batch(self, prompts: list[list[int]], num_tokens: int, drafts: int) -> BatchRun:
+        """Decodes all `prompts` at once."""
+        from mlx_vlm.generate.ar import BatchGenerator
+
+        generator = BatchGenerator(
+            self.model,
+            _NeverEnding(),
+            max_tokens=num_tokens,
+            completion_batch_size=len(prompts),
+            prefill_batch_size=len(prompts),
+            draft_model=self.drafter,
+            draft_kind="mtp",
+            draft_block_size=drafts + 1,
+            greedy_sampling=True,
+        )
+        uids = generator.insert(prompts, num_tokens)
+        emitted = [0]
+
+        def step() -> list[tuple[int, int]]:
+            tokens = []
+            while not tokens and emitted[0] < num_tokens * len(prompts):
+                _, responses = generator.next()
+                tokens = [(uids.index(response.uid), response.token) for response in responses]
+            emitted[0] += len(tokens)
+            return tokens
+
+        run = timed_batch(step, len(prompts))
+        generator.close()
+        return run
+
+
+class _NeverEnding:
+    """In place of a processor: nothing is a stop id."""
+
+    def __init__(self):
+        self.stopping_criteria = self
+
+    def add_eos_token_ids(self, ids: set[int] | None) -> None:
+        """There are none."""
+
+    def __call__(self, token: int) -> bool:
+        return False
 
 
 def _summed(rounds: Sequence[tuple[int, int]]) -> Speculation:

@@ -20,21 +20,22 @@ class Worker:
 
     Args:
         make_engine: called in the new process, with `args`.
+        run: what each `run` calls there, with the engine first; one generation by default.
 
     Attributes:
         name: of the engine, with the BLAS that it computes on.
     """
 
-    def __init__(self, make_engine: Callable[..., Engine], *args: Any):
+    def __init__(self, make_engine: Callable[..., Any], *args: Any, run: Callable[..., Any] | None = None):
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, make_engine, args), daemon=True)
+        self._process = context.Process(target=_serve, args=(theirs, make_engine, args, run or warm_run), daemon=True)
         self._process.start()
         theirs.close()
         self.name: str = self._connection.recv()
 
-    def run(self, prompt: list[int], num_tokens: int, drafts: int | str = 0) -> Run:
-        """One greedy generation from an empty cache."""
+    def run(self, prompt: Any, num_tokens: int, drafts: int | str = 0) -> Any:
+        """One greedy generation from an empty cache: a `Run`, where nothing else was asked for."""
         self._connection.send((prompt, num_tokens, drafts))
         return self._connection.recv()
 
@@ -46,7 +47,7 @@ class Worker:
         self._process.join()
 
 
-def _serve(connection: Connection, make_engine: Callable[..., Engine], args: tuple) -> None:
+def _serve(connection: Connection, make_engine: Callable[..., Any], args: tuple, run: Callable[..., Any]) -> None:
     engine = make_engine(*args)
     connection.send(f"{engine.name} ({mtp_weights.BLAS})")
     while True:
@@ -54,7 +55,7 @@ def _serve(connection: Connection, make_engine: Callable[..., Engine], args: tup
             request = connection.recv()
         except EOFError:
             return
-        connection.send(warm_run(engine, *request))
+        connection.send(run(engine, *request))
 
 
 def warm_run(engine: Engine, prompt: list[int], num_tokens: int, drafts: int | str) -> Run:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mtp_cli import options
+from mtp_cli.batch_bench import BatchSizes, bench_batches, parse_sizes
 from mtp_cli.bench_table import print_report
 from mtp_cli.console import progress_bar, status
 from mtp_cli.pair import Pair, PairOptions, load_pair
@@ -36,6 +37,7 @@ def bench(
         int,
         typer.Option(metavar="N", help="Runs of each prompt and way.", callback=options.positive("--repeats")),
     ] = 1,
+    batch_sizes: BatchSizes = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object with every run.")] = False,
     model: options.Model = "demo",
     draft_model: options.DraftModel = "auto",
@@ -58,12 +60,18 @@ def bench(
     )
     if lenient and no_draft:
         raise MisuseError("--lenient needs a drafter", fix="leave out --no-draft")
+    sizes = parse_sizes(batch_sizes)
+    if sizes is not None and (lenient or exact):
+        raise MisuseError("--batch-sizes goes with neither --lenient nor --exact", fix="leave one out")
     sampling = SamplingOptions(temp, top_p, top_k, min_p, seed=seed).check()
     pair = load_pair(pair_options)
     sampling = sampling.of_model(pair.model)
     from mtp_mlx.bench.measure import measure
 
     workloads = _workloads(pair, prompts, limit)
+    if sizes is not None:
+        bench_batches(pair, workloads, sizes, sampling, num_tokens=num_tokens, repeats=repeats, as_json=as_json)
+        return
     with status("warming up") as warming, progress_bar("measuring") as update:
 
         def progress(done: int, total: int) -> None:

@@ -173,7 +173,8 @@ def measure_batches(
     """Measures plain decoding and, with a drafter, MTP at each of the batch `sizes`.
 
     Args:
-        workloads: as many as the largest size; fewer are taken again from the beginning, more are left out.
+        workloads: as many as the largest size has rows; fewer are taken again from the beginning, of more some are
+            left out, evenly.
         num_tokens: to emit in each row, at least 2.
         repeats: runs of each group of prompts and way.
         progress: called with (runs done, runs in all), first when warming up is done.
@@ -182,7 +183,7 @@ def measure_batches(
         MisuseError: sizes that are none, too few tokens or repeats, no prompts, or too long ones.
     """
     _check(model, workloads, sizes, num_tokens, repeats)
-    prompts = [workloads[n % len(workloads)] for n in range(max(sizes))]
+    prompts = _chosen(workloads, max(sizes))
     bench = _BatchBench(model, drafter, [prompt.ids for prompt in prompts], num_tokens, num_draft_tokens, sampler)
     return BatchReport(
         model=model.name,
@@ -194,6 +195,11 @@ def measure_batches(
         prompts=prompts,
         results=bench.run_all(sizes, repeats, progress or (lambda done, total: None)),
     )
+
+
+def _chosen(workloads: Sequence[Workload], count: int) -> list[Workload]:
+    there = len(workloads)
+    return [workloads[n * there // count if there > count else n % there] for n in range(count)]
 
 
 def timed_batch(step: Step, rows: int) -> BatchRun:
