@@ -1,7 +1,7 @@
 """Batches of 1, 2, 4 and 8: plain and MTP, beside mlx-vlm's batched MTP; and what a newcomer costs those who run.
 
-`mtp` is measured as `mtp bench -b` does it; mlx-vlm, in a process of its own, decodes the same groups of prompts in
-between. It admits nobody while a batch with a drafter runs (`_next` in its generate/ar.py returns before admission), so
+`mtp` is measured as `mtp bench -b` does it; mlx-vlm, in a process of its own, decodes the same groups of prompts right
+after. It admits nobody while a batch with a drafter runs (`_next` in its generate/ar.py returns before admission), so
 that the newcomer is measured for `mtp` alone.
 """
 

@@ -148,7 +148,8 @@ class MlxVlmBatch(MlxVlm):
             draft_block_size=drafts + 1,
             greedy_sampling=True,
         )
-        uids = generator.insert(prompts, num_tokens)
+        embedded = [self.model.get_input_embeddings(mx.array([prompt]), None).to_dict() for prompt in prompts]
+        uids = generator.insert(prompts, num_tokens, embedded)
         emitted = [0]
 
         def step() -> list[tuple[int, int]]:
