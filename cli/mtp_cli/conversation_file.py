@@ -85,12 +85,20 @@ def _read(file: Path) -> "list[Message]":
         )
     for message in messages:
         check_is_text(message["content"])
-    return messages
+    return [{"role": message["role"], "content": _text(message["content"])} for message in messages]
+
+
+def _text(content: "str | list[dict[str, str]]") -> str:
+    return content if isinstance(content, str) else "".join(part["text"] for part in content)
 
 
 def _is_message(message: Any) -> bool:
     if not isinstance(message, dict) or message.get("role") not in ROLES:
         return False
     content = message.get("content")
-    parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
-    return all(isinstance(part, dict) and "type" in part and isinstance(part.get("text", ""), str) for part in parts)
+    return isinstance(content, str) or (isinstance(content, list) and all(map(_is_part, content)))
+
+
+def _is_part(part: Any) -> bool:
+    """Whether it is a part of a content; what is no text is refused later, by name."""
+    return isinstance(part, dict) and "type" in part and (part["type"] != "text" or isinstance(part.get("text"), str))

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from markdown_it import MarkdownIt
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.markdown import Heading, Markdown
-from rich.text import Text
+from rich.segment import Segment
 
 from mtp_cli.console import visible
 from mtp_cli.live_tail import LiveTail
@@ -73,9 +73,17 @@ class _Block:
         self._text, self._after_another = text, after_another
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        if self._after_another:
-            yield Text("")
-        yield _Markdown(self._text)
+        lines = console.render_lines(_Markdown(self._text), options.update(height=None), pad=False)
+        shown = [n for n, line in enumerate(lines) if not _is_empty(line)]
+        lines = lines[shown[0] : shown[-1] + 1] if shown else []  # rich puts empty lines around some blocks
+        for line in [[], *lines] if self._after_another and lines else lines:
+            yield from line
+            yield Segment.line()
+
+
+def _is_empty(line: list[Segment]) -> bool:
+    """Whether nothing is to be seen of a line, not even a background."""
+    return all(not part.text.strip() and (part.style is None or part.style.bgcolor is None) for part in line)
 
 
 class _Heading(Heading):

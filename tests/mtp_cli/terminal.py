@@ -54,7 +54,9 @@ class Terminal:
         return {self._screen.buffer[row][x].bg for x in range(len(text))}
 
     def resize(self, columns: int, lines: int) -> None:
+        """Changes the size; everything on the screen is new then."""
         self._screen.resize(lines, columns)
+        self._read = 0
         self._set_size()
 
     def type(self, keys: str) -> None:

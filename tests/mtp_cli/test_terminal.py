@@ -2,10 +2,11 @@
 
 import re
 import sys
+import time
 
 import pytest
 
-from tests.mtp_cli.terminal import CTRL_C, CTRL_D, Terminal
+from tests.mtp_cli.terminal import ALT_ENTER, CTRL_C, CTRL_D, Terminal
 
 MTP = [sys.executable, "-c", "from mtp_cli.main import run; run()"]
 PROMPT = r"(^|\n)>>>$"
@@ -70,3 +71,94 @@ def test_ctrl_c_ends_generate_with_130_and_keeps_what_was_written(pair, tmp_path
     assert terminal.wait() == 130
     assert "Traceback" not in terminal.text and "error" not in terminal.text
     terminal.close()
+
+
+def restarted(pair, state) -> Terminal:
+    terminal = Terminal([*MTP, "chat", *pair.options, "--num-draft-tokens", "2", "--max-tokens", "20"], state)
+    terminal.expect(PROMPT)
+    return terminal
+
+
+def test_several_lines_by_quotes_by_alt_enter_and_pasted(chat):
+    chat.type('"""one\r')
+    chat.expect(r'"""one\n\.\.\.')
+    chat.type('two"""\r')
+    chat.expect(PROMPT)
+    chat.type(f"one{ALT_ENTER}")
+    chat.expect(r"one\n\.\.\.")
+    chat.type("two\r")
+    chat.expect(PROMPT)
+    chat.paste("one\ntwo")
+    chat.expect(r"one\n\.\.\. two")
+    chat.type("\r")
+    chat.expect(PROMPT)
+    chat.type("/undo\r/undo\r/undo\r/undo\r")
+    shown = chat.expect("there is no message yet")
+    assert shown.count("taken back: one two") == 3
+
+
+def test_commands_and_what_they_take_are_completed(chat):
+    chat.type("/dra\t au\t\r")
+    chat.expect(r"drafts a round: auto\n>>>$")
+    chat.type("/sa")
+    chat.expect("/save +write the conversation")
+
+
+def test_history_stays_from_one_chat_to_the_next_and_is_private(pair, chat, tmp_path):
+    chat.type("/system be brief\r")
+    chat.expect(PROMPT)
+    chat.type(CTRL_D)
+    assert chat.wait() == 0
+    file = tmp_path / "mtp" / "chat_history"
+    assert "/system be brief" in file.read_text() and file.stat().st_mode & 0o077 == 0
+    again = restarted(pair, tmp_path)
+    again.type("\x1b[A\r")
+    again.expect(r" /system be brief\nsystem prompt: be brief\n>>>$")
+    again.close()
+
+
+def test_without_a_place_for_its_history_the_chat_works(pair, tmp_path):
+    (tmp_path / "mtp").write_text("in the way")
+    terminal = restarted(pair, tmp_path)
+    terminal.type("hello\r")
+    terminal.expect(PROMPT)
+    terminal.close()
+
+
+def test_drafts_are_shown_in_colours_with_a_legend_and_a_measured_speed_up(chat):
+    chat.type("/show drafts\r")
+    shown = chat.expect(PROMPT)
+    assert "accepted drafts, by position in their round" in shown and " corrected " in shown
+    assert re.search(r"plain speed: \d+\.\d tok/s, measured just now without drafts", shown)
+    chat.type("hello\r")
+    shown = chat.expect(PROMPT)
+    assert re.search(r"tok/s · \d+\.\d\d× plain · \d\.\d\d tokens a round", shown)
+    first_line = shown.split("\n")[1]
+    assert len(chat.colours(first_line)) > 1
+
+
+def test_ctrl_c_while_a_long_prompt_is_read_stops_there(pair, tmp_path):
+    options = [*pair.options, "--prefill-step-size", "1"]
+    terminal = Terminal([*MTP, "chat", *options, "--max-tokens", "5"], tmp_path)
+    terminal.expect(PROMPT)
+    terminal.paste("word " * 190)
+    terminal.type("\r")
+    time.sleep(0.3)
+    terminal.type(CTRL_C)
+    shown = terminal.expect(PROMPT)
+    assert "stopped before the reply began; the message is not part of the conversation" in shown
+    terminal.type("hello\r")
+    terminal.expect("cut off at --max-tokens 5")
+    terminal.close()
+
+
+def test_a_resized_screen_is_used(chat):
+    chat.type("hello\r")
+    chat.expect(PROMPT)
+    chat.resize(60, 20)
+    chat.type("/set max_tokens 100\r")
+    chat.expect("max_tokens 100")
+    chat.type("more\r")
+    chat.expect("100 tokens · ")
+    chat.type(CTRL_D)
+    assert chat.wait() == 0
