@@ -32,7 +32,8 @@ def legend() -> Text:
         text.append(f" {position + 1}{'+' if last else ''} ", _accepted(position))
     text.append("\n")
     text.append(" corrected ", CORRECTED)
-    text.append(" the target's token where a draft was rejected · uncoloured: the target's own, after the last draft")
+    text.append(" the target's token where a draft was rejected\n")
+    text.append("uncoloured: the target's own token, after the last draft of a round")
     return text
 
 

@@ -1,7 +1,7 @@
 """A session of the chat: reads lines, does what they ask for, shows the replies."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mtp_cli import commands
@@ -95,8 +95,8 @@ class Session:
         if what:
             if what not in shown:
                 raise MisuseError("nothing that can be shown", given=what, fix=f"it is one of {', '.join(shown)}")
-            setattr(self.shown, what, not shown[what])
-        note(" · ".join(f"{name} {'on' if on else 'off'}" for name, on in shown.items()))
+            self.shown = replace(self.shown, **{what: not shown[what]})
+        note(" · ".join(f"{name} {'on' if on else 'off'}" for name, on in vars(self.shown).items()))
         if what == "drafts" and self.shown.drafts:
             self._explain_drafts()
         if what == "thoughts" and self.shown.thoughts and self._last_thoughts:
@@ -124,6 +124,10 @@ class Session:
         except UserError as error:
             self.failed = True
             stderr().print(f"error: {error}", style="red", markup=False, soft_wrap=True)
+        except KeyboardInterrupt:  # in a command; a reply has its own way to stop
+            if not self.interactive:
+                raise
+            note("stopped")
 
     def _view(self) -> ReplyView:
         if not self._output.is_terminal:

@@ -8,13 +8,13 @@ import select
 import struct
 import subprocess
 import termios
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pyte
 
 CTRL_C, CTRL_D, ALT_ENTER = "\x03", "\x04", "\x1b\r"
+PAUSE = 0.2  # seconds
 
 
 class Terminal:
@@ -68,17 +68,25 @@ class Terminal:
 
     def expect(self, pattern: str, seconds: float = 60) -> str:
         """Waits until something new on the screen matches `pattern`; gives what is new, up to the end of the match."""
-        deadline = time.monotonic() + seconds
+        patience = seconds / PAUSE  # counted in pauses, not by the clock: the machine may stop this program for a while
         while (match := re.compile(pattern).search(self.text, self._read)) is None:
-            assert time.monotonic() < deadline, f"no {pattern!r} in {self.text[self._read :]!r}"
-            assert self._receive(), f"it ended without {pattern!r}: {self.text[self._read :]!r}"
+            shown = self._receive()
+            assert shown is not None, f"it ended without {pattern!r}: {self.text[self._read :]!r}"
+            patience -= not shown
+            assert patience > 0, f"no {pattern!r} in {self.text[self._read :]!r}"
         shown = self.text[self._read : match.end()]
         self._read = match.end()
         return shown
 
+    def shows(self, pattern: str) -> None:
+        """Waits until the screen as a whole matches `pattern`; what is new stays new."""
+        read, self._read = self._read, 0
+        self.expect(pattern)
+        self._read = read
+
     def wait(self) -> int:
         """Waits until the program ends; gives its exit code."""
-        while self._receive():
+        while self._receive() is not None:
             pass
         return self._process.wait(30)
 
@@ -91,13 +99,13 @@ class Terminal:
         size = struct.pack("HHHH", self._screen.lines, self._screen.columns, 0, 0)
         fcntl.ioctl(self._master, termios.TIOCSWINSZ, size)
 
-    def _receive(self) -> bool:
-        """Takes in what is shown next; False when the program has closed the terminal."""
-        if not select.select([self._master], [], [], 0.2)[0]:
-            return self._process.poll() is None
+    def _receive(self) -> bytes | None:
+        """Takes in what is shown next, nothing where a pause goes by; None when the program has closed the terminal."""
+        if not select.select([self._master], [], [], PAUSE)[0]:
+            return b"" if self._process.poll() is None else None
         try:
             data = os.read(self._master, 65536)
         except OSError:  # Linux says so when the other side is closed
-            return False
+            return None
         self._stream.feed(data)
-        return bool(data)
+        return data or None

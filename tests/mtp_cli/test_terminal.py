@@ -98,10 +98,14 @@ def test_several_lines_by_quotes_by_alt_enter_and_pasted(chat):
 
 
 def test_commands_and_what_they_take_are_completed(chat):
-    chat.type("/dra\t au\t\r")
+    chat.type("/dra")
+    chat.shows("how many tokens to draft a round")
+    chat.type("\t au")
+    chat.shows(r">>> /draft au\n +auto")
+    chat.type("\t\r")
     chat.expect(r"drafts a round: auto\n>>>$")
     chat.type("/sa")
-    chat.expect("/save +write the conversation")
+    chat.shows("/save +write the conversation")
 
 
 def test_history_stays_from_one_chat_to_the_next_and_is_private(pair, chat, tmp_path):
