@@ -44,7 +44,7 @@ def make_sampler(
         seed: gives the same text each time, with any drafter, any number of drafts, or none (up to rounding between
             widths). None draws a fresh one from MLX's random state.
         draft_temp: the drafter's own temperature. It changes what is accepted, not how the output is distributed; None
-            takes what measured best.
+            takes the target's, which measured best for a drafter whose probabilities are calibrated (docs/log.md).
         lenient: accept drafts that the target finds plausible, though it might have chosen otherwise. Faster, and NOT
             lossless: the output may differ from the target's.
 

@@ -16,8 +16,6 @@ import mlx.core as mx
 Sampler = Callable[[mx.array], mx.array]
 LogitsProcessor = Callable[[mx.array, mx.array], mx.array]
 
-# Of temp, when draft_temp is None: measured on the demo pair (docs/log.md).
-DRAFT_TEMP_FACTOR = 1.0
 COLDEST = 1e-6  # below, log-probabilities ÷ temperature leave float32's range; at this one they are as good as greedy
 _ALL = 2**31 - 1
 
@@ -112,10 +110,8 @@ class Controls(NamedTuple):
 
 
 def draft_temperature(sampling: Sampling) -> float:
-    """The drafter's temperature; a greedy target has a greedy drafter."""
-    if sampling.draft_temp is None or sampling.temp == 0:
-        return sampling.temp * DRAFT_TEMP_FACTOR
-    return sampling.draft_temp
+    """The drafter's temperature: the target's by default, and always for a greedy target."""
+    return sampling.temp if sampling.draft_temp is None or sampling.temp == 0 else sampling.draft_temp
 
 
 def root_key(seed: int | None) -> mx.array:
