@@ -8,7 +8,7 @@ from datetime import date
 from typing import Any
 
 from mtp_mlx.bench.machine import this_machine
-from mtp_mlx.bench.report import Spread
+from mtp_mlx.bench.spread import Spread
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from benchmarks.engines import MlxLm, MlxVlm, Ours
 from benchmarks.figures import Figure, parser, ratio, report
 from benchmarks.worker import Worker
 from mtp_mlx.bench.prompts import read_prompts, select
-from mtp_mlx.bench.report import Run, Spread
+from mtp_mlx.bench.runs import Run
+from mtp_mlx.bench.spread import Spread
 from mtp_mlx.load import load_tokenizer
 from mtp_weights.locate import DEMO_DRAFTER, DEMO_TARGET, bundled_folder, resolve
 

@@ -23,7 +23,7 @@ from mlx.utils import tree_flatten
 from benchmarks.engines import MlxLm, Ours
 from benchmarks.figures import Figure, parser, report
 from benchmarks.worker import Worker, timed, warm_run
-from mtp_mlx.bench.report import Run
+from mtp_mlx.bench.runs import Run
 from mtp_mlx.decoding.compiled import round_for
 from mtp_mlx.decoding.depth import AutoDepth, FixedDepth
 from mtp_mlx.decoding.drafts import Drafts

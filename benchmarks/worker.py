@@ -10,7 +10,7 @@ import mlx.core as mx
 
 import mtp_weights
 from benchmarks.engines import Engine
-from mtp_mlx.bench.report import Run
+from mtp_mlx.bench.runs import Run
 
 MOST_TRIES = 8  # a run in which something was compiled for the first time is done again, at most so often
 

@@ -65,7 +65,7 @@ def load_model(path_or_repo: str | Path) -> tuple[Gemma4, dict[str, Any]]:
     _match(model, weights, raw)
     _fill(model, weights)
     if _on_cpu():
-        _choose_threads(model)
+        choose_threads(model)
     return model, raw
 
 
@@ -166,10 +166,15 @@ def _match(module: nn.Module, weights: dict[str, mx.array], config: dict[str, An
 def _fill(module: nn.Module, weights: dict[str, mx.array]) -> None:
     """Gives `module` its weights, in the dtypes and layouts that suit the device."""
     module.load_weights([(name, _for_device(array)) for name, array in weights.items()])
-    if _on_cpu():
-        module.apply_to_modules(_lay_out_for_cpu)
+    lay_out(module)
     module.eval()
     mx.eval(module.parameters())
+
+
+def lay_out(module: nn.Module) -> None:
+    """Gives the weights of `module` the layout in memory that the device multiplies fastest."""
+    if _on_cpu():
+        module.apply_to_modules(_lay_out_for_cpu)
 
 
 def _quantization_of(
@@ -189,7 +194,7 @@ def _for_device(array: mx.array) -> mx.array:
     return array.astype(mx.float32) if _on_cpu() and array.dtype in (mx.bfloat16, mx.float16) else array
 
 
-def _choose_threads(model: Gemma4) -> None:
+def choose_threads(model: Gemma4) -> None:
     """One BLAS thread for a small target: on two cores the demo target's pass takes 5.6 instead of 7.0 ms, one with
     matrices of 512 to 2048 takes 38 instead of 28 (docs/log.md, 2026-11-30).
     """

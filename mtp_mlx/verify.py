@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mtp_mlx.acceptance import measure_acceptance
-from mtp_mlx.bench.report import Divergence
+from mtp_mlx.bench.runs import Divergence
 from mtp_mlx.doctor import ERROR, OK, WARNING, Check
 from mtp_mlx.errors import UserError
 from mtp_mlx.exactness import ExactWay, Kind

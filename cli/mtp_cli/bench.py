@@ -1,48 +1,49 @@
 """`mtp bench`: how much faster MTP is than plain decoding, on this machine."""
 
-import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from mtp_cli import options
+from mtp_cli import bench_options, options
 from mtp_cli.batch_bench import BatchSizes, bench_batches, parse_sizes
-from mtp_cli.bench_table import print_report
+from mtp_cli.bench_compare import compare
+from mtp_cli.bench_output import JSON, TABLE, print_result
+from mtp_cli.bench_report import write_report
 from mtp_cli.console import progress_bar, status
 from mtp_cli.pair import Pair, PairOptions, load_pair
 from mtp_cli.sampling import SamplingOptions
 from mtp_weights.errors import MisuseError
 
 if TYPE_CHECKING:
-    from mtp_mlx.bench.measure import Workload
+    from mtp_mlx.bench.measure import Progress, Workload
+    from mtp_mlx.bench.report import Report
+
+bench_app = typer.Typer(invoke_without_command=True)
+bench_app.command()(compare)
 
 
+@bench_app.callback()
 def bench(
-    prompts: Annotated[
-        Path | None,
-        typer.Option("--prompts", metavar="FILE", help="Your own prompts: one on each line, or JSON objects (.jsonl)."),
-    ] = None,
-    limit: Annotated[
-        int,
-        typer.Option(metavar="N", help="Most prompts of each category.", callback=options.positive("--limit")),
-    ] = 5,
-    num_tokens: Annotated[
-        int,
-        typer.Option(
-            "--num-tokens", "-n", metavar="N", help="Tokens of each run.", callback=options.positive("--num-tokens")
-        ),
-    ] = 128,
-    repeats: Annotated[
-        int,
-        typer.Option(metavar="N", help="Runs of each prompt and way.", callback=options.positive("--repeats")),
-    ] = 1,
+    context: typer.Context,
+    suite: bench_options.Suite = None,
+    prompts: bench_options.Prompts = None,
+    limit: bench_options.Limit = 5,
+    prompt_tokens: bench_options.PromptTokens = None,
+    num_tokens: bench_options.NumTokens = "128",
+    repeats: bench_options.Repeats = 1,
+    delay: bench_options.Delay = 0.0,
     batch_sizes: BatchSizes = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object with every run.")] = False,
+    output: bench_options.Output = TABLE,
+    as_json: bench_options.AsJson = False,
+    report: bench_options.Report = None,
     model: options.Model = "demo",
     draft_model: options.DraftModel = "auto",
     no_draft: options.NoDraft = False,
-    num_draft_tokens: options.NumDraftTokens = "auto",
+    num_draft_tokens: bench_options.Depths = "auto",
     draft_position: options.DraftPosition = None,
     adapter_path: options.AdapterPath = None,
     exact: options.Exact = False,
@@ -55,51 +56,122 @@ def bench(
     lenient: options.Lenient = False,
 ) -> None:
     """Measure how much faster MTP is than plain decoding."""
-    pair_options = PairOptions.of(
-        model, draft_model, no_draft, num_draft_tokens, exact, force, adapter_path, draft_position
-    )
+    if context.invoked_subcommand is not None:
+        return
+    if suite is not None and prompts is not None:
+        raise MisuseError("--suite and --prompts exclude each other", fix="give one of them")
     if lenient and no_draft:
         raise MisuseError("--lenient needs a drafter", fix="leave out --no-draft")
+    depths, lengths = bench_options.depths(num_draft_tokens), bench_options.numbers(num_tokens, "--num-tokens")
     sizes = parse_sizes(batch_sizes)
-    if sizes is not None and (lenient or exact):
-        raise MisuseError("--batch-sizes goes with neither --lenient nor --exact", fix="leave one out")
+    if sizes is not None:
+        as_json = as_json or output == JSON
+        _check_batches(
+            lenient or exact, len(depths) + len(lengths) > 2, report is not None or output not in (TABLE, JSON)
+        )
+    rest = exact, force, adapter_path, draft_position
+    pair_options = [PairOptions.of(model, draft_model, no_draft, str(depth), *rest) for depth in depths][0]
     sampling = SamplingOptions(temp, top_p, top_k, min_p, seed=seed).check()
+    choice = Choice(_suites(suite), prompts, limit, prompt_tokens and bench_options.numbers(prompt_tokens, "-p"))
     pair = load_pair(pair_options)
     sampling = sampling.of_model(pair.model)
-    from mtp_mlx.bench.measure import measure
-
-    workloads = _workloads(pair, prompts, limit)
+    workloads = choice.workloads(pair)
     if sizes is not None:
-        bench_batches(pair, workloads, sizes, sampling, num_tokens=num_tokens, repeats=repeats, as_json=as_json)
+        bench_batches(pair, workloads, sizes, sampling, num_tokens=lengths[0], repeats=repeats, as_json=as_json)
         return
+    reports = Measured(depths, lengths, repeats, delay, lenient, exact).reports(pair, workloads, sampling)
+    if report is not None:
+        write_report(report, reports, pair, sampling)
+    print_result(JSON if as_json else output, reports, pair, sampling)
+
+
+def _check_batches(other_rule: bool, several: bool, other_output: bool) -> None:
+    """Refuses what `--batch-sizes` cannot do."""
+    if other_rule:
+        raise MisuseError("--batch-sizes goes with neither --lenient nor --exact", fix="leave one out")
+    if several:
+        raise MisuseError("--batch-sizes needs one --num-draft-tokens and one --num-tokens", fix="give one of each")
+    if other_output:
+        raise MisuseError("--batch-sizes prints a table or JSON only", fix="leave out -o and --report, or use -o json")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which prompts to measure on."""
+
+    suites: list[str] | None
+    file: Path | None
+    limit: int
+    lengths: list[int] | None
+
+    def workloads(self, pair: Pair) -> "list[Workload]":
+        from mtp_mlx.bench.measure import Workload
+        from mtp_mlx.bench.prompts import default_prompts, of_length, read_prompts, select, suites
+
+        if self.file is not None:
+            prompts = read_prompts(self.file)
+        else:
+            prompts = default_prompts(pair.model) if self.suites is None else suites(self.suites)
+        if self.lengths is None:
+            chosen = select(prompts, self.limit)
+            return [Workload(prompt.category, prompt.text, prompt.ids(pair.tokenizer)) for prompt in chosen]
+        return [
+            Workload(f"{length} tokens", pair.tokenizer.decode(ids[:40]), ids)
+            for length in self.lengths
+            for ids in of_length(prompts, pair.tokenizer, length, self.limit)
+        ]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What to measure on each prompt."""
+
+    depths: list[int | str]
+    lengths: list[int]
+    repeats: int
+    delay: float
+    lenient: bool
+    exact: bool
+
+    def reports(self, pair: Pair, workloads: "Sequence[Workload]", sampling: SamplingOptions) -> "list[Report]":
+        """A report for each length of output and each depth."""
+        from mtp_mlx.bench.measure import measure_depths
+
+        found = []
+        for length in self.lengths:
+            with _progress() as progress:
+                found += measure_depths(
+                    pair.model,
+                    pair.drafter,
+                    workloads,
+                    self.depths if pair.drafter is not None else self.depths[:1],
+                    num_tokens=length,
+                    repeats=self.repeats,
+                    sampler=sampling.sampler(),
+                    lenient=self.lenient,
+                    exact=self.exact,
+                    delay=self.delay,
+                    progress=progress,
+                )
+        return found
+
+
+def _suites(text: str | None) -> list[str] | None:
+    if text is None:
+        return None
+    from mtp_mlx.bench.prompts import SUITES, suites
+
+    names = list(SUITES) if text == "all" else list(dict.fromkeys(name.strip() for name in text.split(",")))
+    suites(names)  # refuses unknown ones before a model is loaded
+    return names
+
+
+@contextmanager
+def _progress() -> "Iterator[Progress]":
     with status("warming up") as warming, progress_bar("measuring") as update:
 
         def progress(done: int, total: int) -> None:
             warming.stop()
             update(done, total)
 
-        report = measure(
-            pair.model,
-            pair.drafter,
-            workloads,
-            num_tokens=num_tokens,
-            repeats=repeats,
-            num_draft_tokens=pair.options.num_draft_tokens,
-            sampler=sampling.sampler(),
-            lenient=lenient,
-            exact=exact,
-            progress=progress,
-        )
-    if as_json:
-        print(json.dumps(report.to_dict(), ensure_ascii=False))
-    else:
-        print_report(report, pair, sampling)
-
-
-def _workloads(pair: Pair, file: Path | None, limit: int) -> "list[Workload]":
-    from mtp_mlx.bench.measure import Workload
-    from mtp_mlx.bench.prompts import default_prompts, read_prompts, select
-
-    prompts = default_prompts(pair.model) if file is None else read_prompts(file)
-    chosen = select(prompts, limit)
-    return [Workload(prompt.category, prompt.text, prompt.ids(pair.tokenizer)) for prompt in chosen]
+        yield progress

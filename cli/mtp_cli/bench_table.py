@@ -1,5 +1,6 @@
-"""The report of `mtp bench` as a table and a few lines under it."""
+"""Reports of `mtp bench` as tables: for people on a terminal or in a pipe, and in Markdown."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -7,146 +8,124 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from mtp_cli.bench_facts import facts, machine_facts, verdict
 from mtp_cli.pair import Pair
 from mtp_cli.sampling import SamplingOptions
-from mtp_cli.statistics import exact_line
 
 if TYPE_CHECKING:
-    from mtp_mlx import Speculation
-    from mtp_mlx.bench.report import Memory, PromptResult, Report, Spread, Summary
+    from mtp_mlx.bench.report import Report
+    from mtp_mlx.bench.spread import Interval
+    from mtp_mlx.bench.summary import Summary
 
-NOTICEABLE = 1.03  # speeds of one and the same thing differ by about this much from run to run
+PIPED_WIDTH = 120
+_FIGURES = ("plain\ntok/s", "MTP\ntok/s", "speed-up", "95 %\nCI", "quartiles", "tokens\na round", "repeated\n8-grams")
 
 
-def print_report(report: "Report", pair: Pair, sampling: SamplingOptions) -> None:
+def print_reports(reports: "Sequence[Report]", pair: Pair, sampling: SamplingOptions) -> None:
     """Prints to stdout; without a terminal, plain text of any width."""
     console = Console(highlight=False)
     if not console.is_terminal:
-        console = Console(highlight=False, width=120)
-    console.print(_table(report, box.SIMPLE_HEAD if console.is_terminal else None), "")
-    if report.overall.speed_up is not None:
-        console.print(f"{_verdict(report)}\n", style="bold", markup=False)
-    if console.is_terminal:
-        facts = Table.grid("name", "value", padding=(0, 2, 0, 0))
-        for name, value in _facts(report, pair, sampling):
-            facts.add_row(Text(name, "dim"), Text(value))
-        console.print(facts)
+        console = Console(highlight=False, width=PIPED_WIDTH)
+    lines = box.SIMPLE_HEAD if console.is_terminal else None
+    if len(reports) == 1:
+        _print_one(console, reports[0], lines, pair, sampling)
     else:
-        for name, value in _facts(report, pair, sampling):
+        _print_several(console, reports, lines)
+
+
+def print_markdown(reports: "Sequence[Report]") -> None:
+    """Prints a Markdown table to stdout."""
+    table = _table(reports[0], None) if len(reports) == 1 else _sweep_table(reports, None)
+    table.box = box.MARKDOWN
+    for row in table.rows:
+        row.end_section = False  # would be a second line of dashes
+    for column in table.columns:
+        column.header = str(column.header).replace("\n", " ")
+    Console(highlight=False, width=10 * PIPED_WIDTH).print(table)
+
+
+def _print_one(
+    console: Console, report: "Report", lines: box.Box | None, pair: Pair, sampling: SamplingOptions
+) -> None:
+    console.print(_table(report, lines), "")
+    if report.overall.speed_up is not None:
+        console.print(f"{verdict(report)}\n", style="bold", markup=False)
+    _print_facts(console, facts(report, pair, sampling))
+
+
+def _print_several(console: Console, reports: "Sequence[Report]", lines: box.Box | None) -> None:
+    console.print(_sweep_table(reports, lines), "")
+    best = max((report for report in reports if report.overall.speed_up), key=_speed_up, default=None)
+    if best is not None:
+        at = f"{best.num_draft_tokens} drafts a round, {best.num_tokens} tokens a run"
+        console.print(
+            f"fastest next to plain decoding: {at}. {verdict(best)}\n", style="bold", markup=False, soft_wrap=True
+        )
+    _print_facts(console, machine_facts(reports[0]))
+
+
+def _speed_up(report: "Report") -> float:
+    return report.overall.speed_up.median
+
+
+def _print_facts(console: Console, found: list[tuple[str, str]]) -> None:
+    if not console.is_terminal:
+        for name, value in found:
             print(f"{name:<13}{value}")
+        return
+    grid = Table.grid("name", "value", padding=(0, 2, 0, 0))
+    for name, value in found:
+        grid.add_row(Text(name, "dim"), Text(value))
+    console.print(grid)
 
 
 def _table(report: "Report", lines: box.Box | None) -> Table:
-    table = Table(box=lines, show_edge=False, pad_edge=False)
-    table.add_column("category")
-    names = ["prompts", "plain\ntok/s", "MTP\ntok/s", "speed-up", "quartiles", "tokens\na round", "repeated\n8-grams"]
-    for name in names:
-        table.add_column(name, justify="right")
+    table = _empty(lines, "category", "prompts", *_FIGURES)
     summaries = report.categories
     for summary in summaries:
-        table.add_row(*_row(summary), end_section=summary is summaries[-1])
-    table.add_row(*_row(report.overall), style="bold")
+        table.add_row(summary.category, str(summary.prompts), *_figures(summary), end_section=summary is summaries[-1])
+    table.add_row("all", str(report.overall.prompts), *_figures(report.overall), style="bold")
     return table
 
 
-def _row(summary: "Summary") -> list[str]:
-    row = [summary.category, str(summary.prompts), f"{summary.plain_tps.median:.1f}"]
+def _sweep_table(reports: "Sequence[Report]", lines: box.Box | None) -> Table:
+    """A row for each report, and, where they have several categories that are lengths, for each of those."""
+    table = _empty(lines, "drafts", "tokens\na run", "prompts", *_FIGURES)
+    for report in reports:
+        every = report.categories if _by_length(report) else [report.overall]
+        for summary in every:
+            prompts = summary.category if _by_length(report) else str(summary.prompts)
+            table.add_row(str(report.num_draft_tokens), str(report.num_tokens), prompts, *_figures(summary))
+    return table
+
+
+def _by_length(report: "Report") -> bool:
+    return all(summary.category.endswith(" tokens") for summary in report.categories)
+
+
+def _empty(lines: box.Box | None, first: str, *others: str) -> Table:
+    table = Table(box=lines, show_edge=False, pad_edge=False)
+    table.add_column(first)
+    for name in others:
+        table.add_column(name, justify="right")
+    return table
+
+
+def _figures(summary: "Summary") -> list[str]:
+    row = [f"{summary.plain_tps.median:.1f}"]
     if summary.speed_up is None:
-        row += ["–"] * 4
+        row += ["–"] * 5
     else:
         speed_up = summary.speed_up
         row += [
             f"{summary.mtp_tps.median:.1f}",
             f"{speed_up.median:.2f}×",
+            _range(summary.speed_up_interval),
             f"{speed_up.lower:.2f}–{speed_up.upper:.2f}",
             f"{summary.speculation.mean_acceptance_length:.2f}",
         ]
     return [*row, f"{summary.repeated_share:.0%}"]
 
 
-def _verdict(report: "Report") -> str:
-    speed_up = report.overall.speed_up.median
-    output = "equal output" if report.sampler.is_reproducible else "equally distributed output"
-    if report.diverged:
-        output = "other output (see below)"
-    if speed_up < NOTICEABLE:
-        return f"MTP is not faster than plain decoding here: {speed_up:.2f}×, with {output}."
-    return f"MTP decodes {speed_up:.2f}× as fast as plain decoding here, with {output}."
-
-
-def _facts(report: "Report", pair: Pair, sampling: SamplingOptions) -> list[tuple[str, str]]:
-    speculation = report.overall.speculation
-    facts = [("protocol", _protocol(report, sampling))]
-    if speculation is not None:
-        facts.append(("accepted", _acceptance(speculation)))
-    if report.memory.mtp_peak is not None:
-        facts.append(("output", _equality(report, pair)))
-    if report.overall.departure is not None:
-        facts.append(("lenient", _lenient(report.overall)))
-    if report.exact is not None:
-        facts.append(("exactness", exact_line(report.exact)))
-    machine = report.machine
-    return [
-        *facts,
-        ("prefill", f"{_spread(report.prefill_tps)} tok/s"),
-        ("peak memory", _memory(report.memory)),
-        ("machine", f"{machine.processor}, {machine.cores} cores, {machine.system}"),
-        ("computed on", f"{machine.device}, MLX {machine.mlx}, BLAS: {machine.blas}"),
-    ]
-
-
-def _protocol(report: "Report", sampling: SamplingOptions) -> str:
-    repeats = "1 run" if report.repeats == 1 else f"{report.repeats} runs"
-    drafts = f", drafts a round: {report.num_draft_tokens}" if report.memory.mtp_peak is not None else ""
-    return (
-        f"{sampling.describe()}, {report.num_tokens} tokens a run (stop ids ignored), {repeats} of each prompt{drafts}"
-    )
-
-
-def _acceptance(speculation: "Speculation") -> str:
-    if not speculation.drafted:
-        return "nothing was drafted, because it does not pay here"
-    by_position = " · ".join(f"{rate:.0%}" for rate in speculation.acceptance_by_position)
-    return f"{speculation.acceptance_rate:.0%} of the drafts; by position {by_position}"
-
-
-def _lenient(summary: "Summary") -> str:
-    speed_up, departure = summary.lenient_speed_up, summary.departure
-    return (
-        f"{speed_up.median:.2f}× plain; output may differ from the target's: {departure.share:.0%} of tokens are not "
-        f"its own choice, mean KL {departure.kl:.2f} nats"
-    )
-
-
-def _equality(report: "Report", pair: Pair) -> str:
-    if not report.sampler.is_reproducible:
-        return "drawn anew in each run, from the target's own distribution (--seed draws the same tokens, and compares)"
-    if not report.diverged:
-        return f"equal to plain decoding's on all {len(report.results)} prompts"
-    first: PromptResult = report.diverged[0]
-    divergence = first.divergence
-    plain, mtp = (pair.tokenizer.decode([token]) for token in (divergence.plain, divergence.mtp))
-    where = f"{first.category}, token {divergence.index + 1}: plain {plain!r}, MTP {mtp!r}"
-    return (
-        f"DIFFERS from plain decoding's on {len(report.diverged)} of {len(report.results)} prompts; "
-        f"first: {where}, logit gap {divergence.logit_gap:.1e}"
-    )
-
-
-def _memory(memory: "Memory") -> str:
-    peaks = [f"plain {_megabytes(memory.plain_peak)}"]
-    if memory.mtp_peak is not None:
-        peaks.append(f"MTP {_megabytes(memory.mtp_peak)}")
-    parts = [f"target {_megabytes(memory.target)}"]
-    if memory.drafter:
-        parts.append(f"drafter {_megabytes(memory.drafter)}")
-    parts.append(f"keys and values {_megabytes(memory.key_values)}")
-    return f"{', '.join(peaks)} ({', '.join(parts)})"
-
-
-def _megabytes(count: int) -> str:
-    return f"{count / 1e6:.1f} MB" if count < 1e9 else f"{count / 1e9:.2f} GB"
-
-
-def _spread(spread: "Spread") -> str:
-    return f"{spread.median:.1f} ({spread.lower:.1f}–{spread.upper:.1f})"
+def _range(interval: "Interval | None") -> str:
+    return "–" if interval is None else f"{interval.lower:.2f}–{interval.upper:.2f}"

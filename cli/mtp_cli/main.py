@@ -10,7 +10,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from mtp_cli.bench import bench
+from mtp_cli.bench import bench_app
 from mtp_cli.chat import chat
 from mtp_cli.convert import convert
 from mtp_cli.doctor import doctor
@@ -63,7 +63,7 @@ app = typer.Typer(
 )
 app.command()(chat)
 app.command()(generate)
-app.command()(bench)
+app.add_typer(bench_app, name="bench")
 app.command()(models)
 app.command()(pull)
 app.command()(convert)

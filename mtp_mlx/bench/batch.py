@@ -18,8 +18,9 @@ import mlx.core as mx
 
 from mtp_mlx.batching import BatchGenerator
 from mtp_mlx.bench.machine import Machine, this_machine
-from mtp_mlx.bench.measure import GREEDY, MOST_TRIES, Progress, Workload
-from mtp_mlx.bench.report import Spread
+from mtp_mlx.bench.measure import Progress, Workload
+from mtp_mlx.bench.runner import GREEDY, MOST_TRIES
+from mtp_mlx.bench.spread import Spread
 from mtp_mlx.decoding.acceptance import rule_for
 from mtp_mlx.decoding.compiled import round_for
 from mtp_mlx.decoding.sampling import Sampling

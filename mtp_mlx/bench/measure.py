@@ -1,40 +1,40 @@
 """The protocol: plain decoding and MTP, interleaved, on the same prompts, and their outputs compared.
 
 - A run in which something was compiled for the first time is not counted, but done again.
-- Each prompt runs plainly and with MTP right after each other, in alternating order: drifts of the machine hit both.
+- Each prompt runs in all ways right after each other, in random order, and prompts come in random order too: drifts of
+  the machine hit all ways alike. The order comes from a fixed seed.
 - Every run emits the same number of tokens; stop ids are ignored.
-- Decoding is timed from the first token to the last.
+- Decoding is timed from the first token to the last, without instruments: phases are timed in runs of their own.
 - Greedy outputs must be equal, and those drawn with a seed; where they are not, the first difference and its logit gap
   are reported. Draws without a seed have the same distribution, but differ.
-- The lenient rule, where it is asked for, is a third way, and how far it departs from the target's choices is measured.
+- The lenient rule, where it is asked for, is a way of its own, and how far it departs from the target's choices is
+  measured.
+- Several depths are as many ways, beside one and the same plain decoding.
 """
 
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from statistics import mean
 
-import mlx.core as mx
 from mlx.utils import tree_flatten
 
+from mtp_mlx.bench.instruments import Energy, energy_meter, mean_phases
 from mtp_mlx.bench.machine import this_machine
-from mtp_mlx.bench.report import Departure, Divergence, Memory, PromptResult, Report, Run
-from mtp_mlx.decoding.acceptance import rule_for
-from mtp_mlx.decoding.compiled import CompiledRound, round_for
-from mtp_mlx.decoding.depth import Depth, depth_policy
-from mtp_mlx.decoding.prefill import prefill
-from mtp_mlx.decoding.sampling import Controls, Sampling, log_softmax
-from mtp_mlx.decoding.stream import TokenStream
+from mtp_mlx.bench.outputs import departure, first_divergence
+from mtp_mlx.bench.report import Memory, Report
+from mtp_mlx.bench.roofline import Roofline, drafter_bytes, memory_bandwidth, target_bytes
+from mtp_mlx.bench.runner import GREEDY, PLAIN, Runner, Way
+from mtp_mlx.bench.runs import PromptResult, Run
+from mtp_mlx.decoding.sampling import Sampling
 from mtp_mlx.errors import MisuseError, UserError
 from mtp_mlx.exactness import ExactWay, exact_way
+from mtp_mlx.kv_cache import MAX_DRAFT_TOKENS
 from mtp_mlx.models.gemma4 import Gemma4
 from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
 
 Progress = Callable[[int, int], None]
-
-# Functions are compiled for each buffer capacity and each number of drafts, of which there are a few dozen at most; a
-# run usually meets all that are left of them.
-MOST_TRIES = 8
-GREEDY = Sampling(temp=0.0)
 
 
 @dataclass(frozen=True)
@@ -51,23 +51,41 @@ def measure(
     drafter: Gemma4Assistant | None,
     workloads: Sequence[Workload],
     *,
+    num_draft_tokens: int | str = "auto",
+    **options,
+) -> Report:
+    """Measures plain decoding and, with a drafter, MTP at one depth; see `measure_depths`."""
+    return measure_depths(model, drafter, workloads, [num_draft_tokens], **options)[0]
+
+
+def measure_depths(
+    model: Gemma4,
+    drafter: Gemma4Assistant | None,
+    workloads: Sequence[Workload],
+    depths: Sequence[int | str],
+    *,
     num_tokens: int = 128,
     repeats: int = 1,
-    num_draft_tokens: int | str = "auto",
     sampler: Sampling = GREEDY,
     lenient: bool = False,
     exact: bool = False,
+    delay: float = 0.0,
     progress: Progress | None = None,
-) -> Report:
-    """Measures plain decoding and, with a drafter, MTP.
+) -> list[Report]:
+    """Measures plain decoding and, with a drafter, MTP at each of the depths.
 
     Args:
+        depths: drafts a round, numbers or "auto".
         num_tokens: to emit in each run, at least 2.
         repeats: runs of each prompt and way.
         sampler: how tokens are drawn.
         lenient: also measure the lenient rule, which is not lossless.
         exact: decode in widths that agree to the bit, in every way; the report says how and at what price.
+        delay: seconds to wait before each run, for machines that get hot.
         progress: called with (runs done, runs in all), first when warming up is done.
+
+    Returns:
+        A report for each depth; the plain runs in them are the same.
 
     Raises:
         MisuseError: too few tokens or repeats, or a prompt that leaves no room for them in the context.
@@ -76,22 +94,12 @@ def measure(
     """
     _check(model, workloads, num_tokens, repeats)
     longest = max(len(work.ids) for work in workloads) + num_tokens
-    way = exact_way(model, longest, num_draft_tokens) if exact else None
-    bench = _Bench(model, drafter, num_draft_tokens, num_tokens, sampler, lenient, way, longest)
-    results = bench.run_all(workloads, repeats, progress or (lambda done, total: None))
-    if drafter is not None and num_draft_tokens != 0 and not bench.drafted:
-        raise UserError("nothing was drafted", given=f"{num_tokens} tokens a prompt", fix="measure more tokens")
-    return Report(
-        model=model.name,
-        num_tokens=num_tokens,
-        repeats=repeats,
-        num_draft_tokens=num_draft_tokens if drafter is not None else 0,
-        sampler=sampler,
-        machine=this_machine(),
-        memory=bench.memory(results),
-        results=results,
-        exact=way,
-    )
+    way = exact_way(model, longest, _deepest(depths)) if exact else None
+    runner = Runner(model, drafter, num_tokens, sampler, delay, way and way.widths, longest)
+    bench = _Bench(runner, depths, lenient, way)
+    bench.run_all(workloads, repeats, progress or (lambda done, total: None))
+    bench.check_drafted()
+    return [bench.report(workloads, repeats, depth) for depth in depths]
 
 
 def _check(model: Gemma4, workloads: Sequence[Workload], num_tokens: int, repeats: int) -> None:
@@ -111,108 +119,115 @@ def _check(model: Gemma4, workloads: Sequence[Workload], num_tokens: int, repeat
         )
 
 
+def _deepest(depths: Sequence[int | str]) -> int | str:
+    """The depth whose widths serve all; an impossible one is refused where it is used."""
+    return "auto" if "auto" in depths else min(max(depths), MAX_DRAFT_TOKENS)
+
+
 class _Bench:
-    """One pair and one number of tokens; runs prompts in each of the `ways`."""
+    """All prompts in each of the `ways`."""
 
     def __init__(
-        self,
-        model: Gemma4,
-        drafter: Gemma4Assistant | None,
-        num_draft_tokens: int | str,
-        num_tokens: int,
-        sampler: Sampling = GREEDY,
-        lenient: bool = False,
-        way: ExactWay | None = None,
-        longest: int = 0,
+        self, runner: Runner, depths: Sequence[int | str], lenient: bool = False, exact: ExactWay | None = None
     ):
-        self.widths, self.longest = way and way.widths, longest
-        self.model, self.drafter, self.sampler = model, drafter, sampler
-        self.ways = ("plain",) if drafter is None else ("plain", "mtp", "lenient") if lenient else ("plain", "mtp")
-        self.num_draft_tokens, self.num_tokens = num_draft_tokens, num_tokens
-        self.key_values = 0  # bytes, the most of any run
-        self.drafted = 0  # in all runs, also in those that do not count
+        self.exact = exact
+        self.runner, self.model, self.drafter, self.sampler = runner, runner.model, runner.drafter, runner.sampler
+        rules = () if self.drafter is None else ("mtp", "lenient") if lenient else ("mtp",)
+        self.ways = [PLAIN, *(Way(rule, depth) for depth in depths for rule in rules)]
+        self.runs: dict[tuple[int, Way], list[Run]] = {}  # by the number of the prompt
 
-    def run_all(self, workloads: Sequence[Workload], repeats: int, progress: Progress) -> list[PromptResult]:
-        results = [PromptResult(work.category, work.text, len(work.ids)) for work in workloads]
+    def run_all(self, workloads: Sequence[Workload], repeats: int, progress: Progress) -> None:
         for way in self.ways:
-            self.run(workloads[0].ids, way)  # once for nothing, for caches and clocks
-        done, total = 0, len(workloads) * repeats * len(self.ways)
-        progress(done, total)
-        for turn in range(repeats):
-            for n, (work, result) in enumerate(zip(workloads, results, strict=True), start=turn):
-                for way in self.ways if n % 2 == 0 else self.ways[::-1]:
-                    result.runs(way).append(self.run(work.ids, way))
-                    done += 1
-                    progress(done, total)
-        return [self.compared(work, result) for work, result in zip(workloads, results, strict=True)]
+            self.runner.run(workloads[0].ids, way)  # once for nothing, for caches and clocks
+        total = len(workloads) * repeats * len(self.ways)
+        progress(0, total)
+        for done, (prompt, way) in enumerate(self._order(len(workloads), repeats), start=1):
+            self.runs.setdefault((prompt, way), []).append(self.runner.run(workloads[prompt].ids, way))
+            progress(done, total)
 
-    def run(self, ids: list[int], way: str) -> Run:
-        """One generation on an empty cache, from compiled functions only."""
-        drafter, drafts = (None, 0) if way == "plain" else (self.drafter, self.num_draft_tokens)
-        rule, controls = rule_for([replace(self.sampler, lenient=way == "lenient")])
-        compiled = round_for(self.model, drafter, rule, widths=self.widths)
-        depth = depth_policy(drafts, compiled.depth())
-        for _ in range(MOST_TRIES):
-            traces = compiled.traces
-            run = self.timed(compiled, ids, depth, controls)
-            if compiled.traces == traces:
-                break
-        return run
+    def _order(self, prompts: int, repeats: int) -> Iterator[tuple[int, Way]]:
+        chance, ways = random.Random(0), self.ways
+        for _ in range(repeats):
+            for n, prompt in enumerate(chance.sample(range(prompts), prompts)):
+                # Every second prompt has the order of the last one backwards: no way comes first more often by chance.
+                ways = ways[::-1] if n % 2 else chance.sample(self.ways, len(self.ways))
+                yield from ((prompt, way) for way in ways)
 
-    def timed(self, compiled: CompiledRound, ids: list[int], depth: Depth, controls: Controls | None) -> Run:
-        cache = self.model.make_cache()
-        if self.widths is not None:
-            cache.require(self.longest + cache.max_rows)  # for which the widths were measured
-        stream = TokenStream(compiled, cache, ids, max_tokens=self.num_tokens, depth=depth, controls=controls)
-        mx.synchronize()
-        mx.reset_peak_memory()
-        tokens, times, drafts = [], [], []
-        started = time.perf_counter()
-        for emitted in stream:
-            tokens.append(emitted.token)
-            times.append(time.perf_counter())
-            drafts.append(emitted.from_draft)
-        self.key_values = max(self.key_values, cache.nbytes)
-        self.drafted += emitted.speculation.drafted
-        peak = mx.get_peak_memory()
-        return Run(tokens, times[0] - started, times[-1] - times[0], peak, emitted.speculation, drafts)
+    def check_drafted(self) -> None:
+        if any(way.drafts != 0 and not self.runner.drafted[way] for way in self.ways):
+            given = f"{self.runner.num_tokens} tokens a prompt"
+            raise UserError("nothing was drafted", given=given, fix="measure more tokens")
 
-    def compared(self, work: Workload, result: PromptResult) -> PromptResult:
-        """The result with where MTP first differs from plain decoding, and how far a lenient run departs."""
-        result = replace(result, departure=self.departure(work.ids, result.lenient[0]) if result.lenient else None)
-        if not self.sampler.is_reproducible:
-            return result
-        expected = result.plain[0].tokens
-        for run in result.mtp:
-            pairs = enumerate(zip(expected, run.tokens, strict=True))
-            at = next((n for n, (plain, mtp) in pairs if plain != mtp), None)
-            if at is not None:
-                plain, mtp = expected[at], run.tokens[at]
-                gap = self.logit_gap(work.ids + expected[:at], plain, mtp)
-                return replace(result, divergence=Divergence(at, plain, mtp, gap))
-        return result
+    def report(self, workloads: Sequence[Workload], repeats: int, depth: int | str) -> Report:
+        way = PLAIN if self.drafter is None else Way("mtp", depth)
+        results = [self.result(n, work, depth) for n, work in enumerate(workloads)]
+        samples = list({work.category: work.ids for work in reversed(workloads)}.values())  # the first of each
+        return Report(
+            model=self.model.name,
+            date=datetime.now().astimezone().isoformat(timespec="seconds"),
+            num_tokens=self.runner.num_tokens,
+            repeats=repeats,
+            num_draft_tokens=way.drafts,
+            sampler=self.sampler,
+            machine=this_machine(),
+            memory=self.memory(results),
+            results=results,
+            roofline=self.roofline(results),
+            phases=mean_phases([self.runner.phases(ids, way) for ids in samples]),
+            energy=self.energy(samples, way),
+            exact=self.exact,
+        )
 
-    def departure(self, prompt: list[int], run: Run) -> Departure:
-        """How far a lenient run strays, by the target's probabilities of its tokens."""
-        logits = self.model(mx.array([prompt + run.tokens[:-1]]))[0, len(prompt) - 1 :]
-        tokens = mx.array(run.tokens)
-        logprobs = log_softmax(logits.astype(mx.float32) / (self.sampler.temp or 1.0))
-        surprise = -mx.take_along_axis(logprobs, tokens[:, None], axis=1)[:, 0]
-        drafts = mx.array(run.from_draft)
-        other = drafts & (mx.argmax(logits, axis=-1) != tokens)
-        return Departure(other.mean().item(), (drafts * surprise).mean().item())
+    def result(self, prompt: int, work: Workload, depth: int | str) -> PromptResult:
+        """All runs of a prompt at one depth, with how MTP's output compares."""
+        plain, mtp, lenient = (
+            self.runs.get((prompt, way), []) for way in (PLAIN, Way("mtp", depth), Way("lenient", depth))
+        )
+        compared = self.sampler.is_reproducible
+        return PromptResult(
+            work.category,
+            work.text,
+            len(work.ids),
+            plain,
+            mtp,
+            lenient,
+            first_divergence(self.model, work.ids, plain[0], mtp) if compared else None,
+            departure(self.model, self.sampler, work.ids, lenient[0]) if lenient else None,
+        )
 
-    def logit_gap(self, ids: list[int], ahead: int, behind: int) -> float:
-        hidden = prefill(self.model, mx.array([ids]), self.model.make_cache())
-        logits = self.model.logits(hidden)[0, -1].astype(mx.float32)
-        return (logits[ahead] - logits[behind]).item()
+    def energy(self, prompts: Sequence[list[int]], way: Way) -> Energy | None:
+        meter = energy_meter()
+        if meter is None:
+            return None
+
+        def joules(way: Way) -> float:
+            tokens = self.runner.num_tokens * len(prompts)
+            return meter.joules(lambda: [self.runner.run(ids, way) for ids in prompts]) / tokens
+
+        return Energy(joules(PLAIN), None if way == PLAIN else joules(way))
+
+    def roofline(self, results: Sequence[PromptResult]) -> Roofline:
+        bandwidth = memory_bandwidth()
+        plain = [run for result in results for run in result.plain]
+        mtp = [run for result in results for run in result.mtp]
+        return Roofline(bandwidth, self._share(plain, bandwidth), self._share(mtp, bandwidth) if mtp else None)
+
+    def _share(self, runs: Sequence[Run], bandwidth: float) -> float:
+        """Of the bandwidth, by the weights that each round of `runs` had to read."""
+        shares = []
+        for run in runs:
+            rounds = run.speculation.rounds
+            drafts = run.speculation.drafted / rounds
+            read = target_bytes(self.model, 1 + drafts) + (drafts * drafter_bytes(self.drafter) if drafts else 0)
+            shares.append(read * rounds / run.decode_seconds / bandwidth)
+        return mean(shares)
 
     def memory(self, results: Sequence[PromptResult]) -> Memory:
         mtp = [run.peak_memory for result in results for run in result.mtp]
         return Memory(
             target=_nbytes(self.model),
             drafter=0 if self.drafter is None else _nbytes(self.drafter),
-            key_values=self.key_values,
+            key_values=self.runner.key_values,
             plain_peak=max(run.peak_memory for result in results for run in result.plain),
             mtp_peak=max(mtp) if mtp else None,
         )

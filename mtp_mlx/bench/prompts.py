@@ -1,4 +1,4 @@
-"""What to measure on: prompts by category, from the package, from the demo pair's held-out text, or from a file."""
+"""What to measure on: the package's suites, the demo pair's held-out text, a file, or prompts of a given length."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -13,6 +13,15 @@ from mtp_mlx.errors import MisuseError, UserError
 from mtp_mlx.generate import tokenize
 from mtp_mlx.models.gemma4 import Gemma4
 from mtp_weights.locate import DEMO_TARGET, bundled_folder
+
+LONG = "long"
+SUITES = ("chat", "code", "prose", "structured", "notifications", "proofreading", "replies", "translation", LONG)
+_LONG_QUESTIONS = (
+    "Sort the numbers of the letters into groups by what is asked for, and give each group a title.",
+    "Which letters ask for a translation? Give their numbers and the languages, one on each line.",
+    "Summarize in three paragraphs what people ask this help desk for.",
+    "Write a short answer to the first and to the last letter.",
+)
 
 
 @dataclass(frozen=True)
@@ -37,11 +46,39 @@ class BenchPrompt:
 
 
 def default_prompts(model: Gemma4) -> list[BenchPrompt]:
-    """The package's suite; for the demo target, text it was not trained on, because it knows little else."""
+    """The package's suites of short prompts; for the demo target, text it was not trained on: it knows little else."""
     demo = bundled_folder(DEMO_TARGET)
-    return read_prompts(
-        demo.parent / "heldout.jsonl" if model.path == demo else Path(__file__).with_name("prompts.jsonl")
-    )
+    if model.path == demo:
+        return read_prompts(demo.parent / "heldout.jsonl")
+    return suites([name for name in SUITES if name != LONG])
+
+
+def suites(names: Sequence[str]) -> list[BenchPrompt]:
+    """The prompts of the suites called `names`, each a category of its own.
+
+    Raises:
+        MisuseError: there is no such suite.
+    """
+    for name in names:
+        if name not in SUITES:
+            raise MisuseError("there is no such suite", given=name, fix=f"there are {', '.join(SUITES)}")
+    return [prompt for name in names for prompt in (_long_prompts() if name == LONG else _suite(name))]
+
+
+def _suite(name: str) -> list[BenchPrompt]:
+    return read_prompts(Path(__file__).parent / "suites" / f"{name}.jsonl")
+
+
+def _long_prompts() -> list[BenchPrompt]:
+    """Questions about all prompts of the other suites, numbered and in turned order: some 3,000 tokens each."""
+    notes = [prompt.text for name in SUITES if name != LONG for prompt in _suite(name)]
+    prompts = []
+    for n, question in enumerate(_LONG_QUESTIONS):
+        turn = n * len(notes) // len(_LONG_QUESTIONS)
+        letters = enumerate(notes[turn:] + notes[:turn], start=1)
+        listed = "\n\n".join(f"{number}. {note}" for number, note in letters)
+        prompts.append(BenchPrompt(LONG, f"These are letters to a help desk.\n\n{listed}\n\n{question}"))
+    return prompts
 
 
 def read_prompts(path: Path) -> list[BenchPrompt]:
@@ -90,3 +127,14 @@ def select(prompts: Iterable[BenchPrompt], limit: int) -> list[BenchPrompt]:
 def _evenly(group: Sequence[BenchPrompt], limit: int) -> list[BenchPrompt]:
     count = min(limit, len(group))
     return [group[i * len(group) // count] for i in range(count)]
+
+
+def of_length(prompts: Sequence[BenchPrompt], tokenizer: TokenizerWrapper, length: int, count: int) -> list[list[int]]:
+    """Ids of `count` prompts of exactly `length` tokens each: BOS, and then stretches of all the prompts in a row.
+
+    For speed as a function of length. The text of a stretch begins anywhere, and repeats where there is too little.
+    """
+    text = tokenize(tokenizer, "\n\n".join(prompt.text for prompt in prompts))
+    bos, text = text[:1], text[1:]
+    starts = [n * len(text) // count for n in range(count)]
+    return [bos + [text[(start + i) % len(text)] for i in range(length - 1)] for start in starts]

@@ -1,30 +1,34 @@
 """Whole transcripts of `mtp bench`."""
 
+import csv
 import json
 import re
 
 import pytest
 
-from mtp_cli.bench_table import _acceptance
+from mtp_cli.bench_facts import acceptance
 from mtp_mlx import Speculation
 from tests.mtp_cli.conftest import error_line, mtp
 
-QUICK = ("--limit", "1", "--num-tokens", "12", "--num-draft-tokens", "2")
+SHORT = ("--suite", "chat,code", "--limit", "1", "--num-tokens", "12")
+QUICK = (*SHORT, "--num-draft-tokens", "2")
 TABLE = """\
-                     plain    MTP                        tokens  repeated
-category    prompts  tok/s  tok/s  speed-up  quartiles  a round   8-grams
-chat              N      N      N        N×        N–N        N        N%
-code              N      N      N        N×        N–N        N        N%
-prose             N      N      N        N×        N–N        N        N%
-structured        N      N      N        N×        N–N        N        N%
-all               N      N      N        N×        N–N        N        N%
+                   plain    MTP                 95 %             tokens  repeated
+category  prompts  tok/s  tok/s  speed-up         CI  quartiles  a round  8-grams
+chat            N      N      N        N×          –        N–N        N       N%
+code            N      N      N        N×          –        N–N        N       N%
+all             N      N      N        N×        N–N        N–N        N       N%
 
 VERDICT
 
-protocol     greedy, N tokens a run (stop ids ignored), N run of each prompt, drafts a round: N
+protocol     greedy, N tokens a run (stop ids ignored), N run of each prompt in random order, drafts a round: N
 accepted     N% of the drafts; by position N% · N%
+rounds       ACCEPTED
+over time    drafts a round N → N → N → N; tokens a round N → N → N → N
 output       equal to plain decoding's on all N prompts
-prefill      N (N–N) tok/s
+prefill      N (N–N) tok/s, first token after N ms (N–N)
+round        draft N%, verify N%, accept N%, host N% of N ms (runs of their own, each phase waited for)
+bandwidth    SHARES
 peak memory  plain N MB, MTP N MB (target N MB, drafter N MB, keys and values N MB)
 """
 
@@ -38,25 +42,30 @@ def test_the_table_is_on_stdout_and_says_how_it_was_measured(pair):
     result = mtp("bench", *pair.options, *QUICK)
     assert result.exit_code == 0 and result.stderr == ""
     lines = result.stdout.splitlines()
-    verdict = r"MTP (decodes N× as fast as|is not faster than) plain decoding here(: N×)?, with equal output\."
-    assert re.fullmatch(verdict, shape(lines)[8])
-    lines[8] = "VERDICT"
-    assert shape(lines[:15]) == shape(TABLE.splitlines())
-    assert lines[15].startswith("machine      ") and lines[16].startswith("computed on  cpu, MLX ")
-    assert lines[16].endswith("BLAS: reference")
+    verdict = (
+        r"MTP (decodes N× as fast as plain decoding here \(95 % CI N–N\)|is not faster than plain decoding here: N×)"
+        r", with equal output\."
+    )
+    assert re.fullmatch(verdict, shape(lines)[6].replace("N % CI", "95 % CI"))
+    assert re.fullmatch(r"rounds accepted( N in N%,?)+", shape(lines)[10])
+    assert re.match(r"bandwidth plain N%, MTP N% of N GB/s goes into reading weights", shape(lines)[15])
+    lines[6], lines[10], lines[15] = "VERDICT", "rounds ACCEPTED", "bandwidth SHARES"
+    assert shape(lines[:17]) == shape(TABLE.splitlines())
+    assert lines[17].startswith("machine      ") and lines[18].startswith("computed on  cpu, MLX ")
+    assert lines[18].endswith("BLAS: reference")
     assert max(map(len, lines)) <= 120
 
 
 def test_sampling_and_the_lenient_rule_are_named(pair):
     lines = mtp("bench", *pair.options, *QUICK, "--temp", "1", "--top-k", "9", "--lenient").stdout.splitlines()
-    assert lines[8].endswith("with equally distributed output.")
-    assert lines[10].startswith("protocol     temperature 1, top-k 9, 12 tokens a run")
+    assert lines[6].endswith("with equally distributed output.")
+    assert lines[8].startswith("protocol     temperature 1, top-k 9, 12 tokens a run")
     assert lines[12].startswith("output       drawn anew in each run")
     assert re.match(r"lenient +N× plain; output may differ from the target's: N% of tokens are not", shape(lines)[13])
 
 
 def test_it_says_why_nothing_was_drafted():
-    assert _acceptance(Speculation(rounds=3)) == "nothing was drafted, because it does not pay here"
+    assert acceptance(Speculation(rounds=3)) == "nothing was drafted, because it does not pay here"
 
 
 def test_json_is_alone_on_stdout(pair):
@@ -64,8 +73,57 @@ def test_json_is_alone_on_stdout(pair):
     assert result.stderr == ""
     report = json.loads(result.stdout)
     assert report["model"] == pair.target and report["diverged"] == 0
-    assert [len(entry["runs"]["mtp"]) for entry in report["prompts"]] == [2] * 4
+    assert [len(entry["runs"]["mtp"]) for entry in report["prompts"]] == [2] * 2
     assert report["overall"]["speculation"]["drafted"] > 0
+
+
+def test_csv_and_json_lines_have_a_row_for_each_category(pair):
+    table = mtp("bench", *pair.options, *QUICK, "-o", "csv").stdout
+    found = list(csv.DictReader(table.splitlines()))
+    assert [row["category"] for row in found] == ["chat", "code", "all"]
+    lines = mtp("bench", *pair.options, *QUICK, "-o", "jsonl").stdout.splitlines()
+    assert [json.loads(line).keys() for line in lines] == [found[0].keys()] * 3
+
+
+def test_markdown(pair):
+    lines = mtp("bench", *pair.options, *QUICK, "-o", "md").stdout.splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert cells[0][:5] == ["category", "prompts", "plain tok/s", "MTP tok/s", "speed-up"]
+    assert set("".join(cells[1])) <= set("-:") and len(cells[1]) == len(cells[0])
+    assert [row[0] for row in cells[2:]] == ["chat", "code", "all"]
+
+
+def test_a_sweep_has_a_row_for_each_depth_and_length(pair):
+    sweep = ("-p", "20,30", "-g", "8,12", "--num-draft-tokens", "0,2", "--limit", "1")
+    lines = mtp("bench", *pair.options, *sweep).stdout.splitlines()
+    rows = [line.split()[:4] for line in lines[2:10]]
+    expected = [(drafts, run, p) for run in ("8", "12") for drafts in ("0", "2") for p in ("20", "30")]
+    assert rows == [[drafts, run, p, "tokens"] for drafts, run, p in expected]
+    assert lines[11].startswith("fastest next to plain decoding: ") and " drafts a round, " in lines[11]
+    assert lines[13].startswith("machine ")
+    data = json.loads(mtp("bench", *pair.options, *sweep, "--json").stdout)
+    assert [(r["num_tokens"], r["num_draft_tokens"]) for r in data["reports"]] == [(8, 0), (8, 2), (12, 0), (12, 2)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--suite", "poems"], "there is no such suite (given: poems); there are chat, code, prose, structured,"),
+        (["--suite", "chat", "--prompts", "x"], "--suite and --prompts exclude each other; give one of them"),
+        (["-o", "xml"], "no such output format (given: xml); there are table, md, csv, json, jsonl"),
+        (["-p", "0"], "--prompt-tokens must be a positive number, or several with commas between them (given: 0)"),
+        (["-n", "8,x"], "--num-tokens must be a positive number, or several with commas between them (given: 8,x)"),
+        (["--num-draft-tokens", "1,99"], "the number of draft tokens must be 'auto' or between 0 and 16 (given: 99)"),
+        (["--delay", "-1"], "--delay must be between 0 and 3600 seconds (given: -1.0)"),
+    ],
+)
+def test_misuse_is_told_before_a_model_is_loaded(arguments, line):
+    assert error_line(mtp("bench", "--model", "nowhere", *arguments), 2).startswith(line)
+
+
+def test_the_help_fits_80_columns():
+    lines = mtp("bench", "--help").stdout.splitlines()
+    assert max(map(len, lines)) <= 80 and any("--suite" in line for line in lines)
 
 
 def test_one_s_own_prompts(pair, tmp_path):
@@ -82,7 +140,7 @@ def test_one_s_own_prompts(pair, tmp_path):
 def test_without_a_drafter_it_measures_plain_decoding(pair):
     result = mtp("bench", "--model", pair.target, "--no-draft", *QUICK)
     assert result.exit_code == 0
-    assert re.search(r"all +4 +\d+\.\d +– +– +– +– +\d+%", result.stdout)
+    assert re.search(r"all +2 +\d+\.\d +– +– +– +– +– +\d+%", result.stdout)
     assert "output" not in result.stdout
 
 

@@ -3,20 +3,23 @@
 import json
 import random
 
+import numpy as np
 import pytest
 
 from mtp_mlx import MisuseError, UserError, generate_step
-from mtp_mlx.bench import measure as measuring
-from mtp_mlx.bench.measure import Workload, measure
-from mtp_mlx.bench.prompts import BenchPrompt, default_prompts, read_prompts, select
-from mtp_mlx.bench.report import PromptResult, Run, Spread, Summary, repeated_share
+from mtp_mlx.bench import runner
+from mtp_mlx.bench.instruments import TimedRound
+from mtp_mlx.bench.measure import Workload, measure, measure_depths
+from mtp_mlx.bench.outputs import first_divergence
+from mtp_mlx.bench.runner import Runner
+from mtp_mlx.bench.runs import PromptResult, RoundCounts, Run, repeated_share
+from mtp_mlx.bench.spread import Interval, Spread, paired_interval
+from mtp_mlx.bench.summary import Summary
 from mtp_mlx.decoding.compiled import round_for
 from mtp_mlx.decoding.depth import FixedDepth
-from mtp_mlx.load import load_tokenizer
 from mtp_mlx.sampler import make_sampler
 from mtp_mlx.speculation import Speculation
-from mtp_weights.locate import DEMO_TARGET, bundled_folder
-from tests import tiny, tiny_tokenizer
+from tests import tiny
 
 CONFIG = tiny.target_config("31b")
 TOKENS = 24
@@ -67,15 +70,17 @@ def test_a_drafter_that_is_always_right(model):
 
 def test_nothing_is_compiled_in_a_run_that_counts(model, drafter, monkeypatch):
     seen = []
-    original = measuring._Bench.timed
+    original = Runner.timed
 
-    def watched(self, compiled, *rest):
-        before = compiled.traces
-        run = original(self, compiled, *rest)
-        seen.append((run, compiled.traces - before))
+    def watched(self, round, *rest):
+        if isinstance(round, TimedRound):
+            return original(self, round, *rest)
+        before = round.traces
+        run = original(self, round, *rest)
+        seen.append((run, round.traces - before))
         return run
 
-    monkeypatch.setattr(measuring._Bench, "timed", watched)
+    monkeypatch.setattr(Runner, "timed", watched)
     # Buffers grow from 256 to 512 rows on the way: more shapes than the first prompt has met.
     report = measure(model, drafter, [workload(5), workload(250)], num_tokens=TOKENS, num_draft_tokens=2)
     counted = [run for result in report.results for run in result.plain + result.mtp]
@@ -84,20 +89,53 @@ def test_nothing_is_compiled_in_a_run_that_counts(model, drafter, monkeypatch):
     assert sum(traces for _, traces in seen) > 0
 
 
-def test_the_order_alternates(model, drafter, monkeypatch):
-    order = []
-    original = measuring._Bench.run
+def test_prompts_and_ways_come_in_an_order_drawn_by_lot_that_is_the_same_each_time(model, drafter, monkeypatch):
+    works, orders = [workload(5), workload(9), workload(12)], []
+    original = Runner.run
 
     def watched(self, ids, way):
-        order.append(way)
+        orders[-1].append((len(ids), way.rule))
         return original(self, ids, way)
 
-    monkeypatch.setattr(measuring._Bench, "run", watched)
-    measure(model, drafter, [workload(5), workload(9), workload(12)], num_tokens=8, num_draft_tokens=1, repeats=2)
-    warm_up, first, second = order[:2], order[2:8], order[8:]
-    assert warm_up == ["plain", "mtp"]
-    assert first == ["plain", "mtp", "mtp", "plain", "plain", "mtp"]
-    assert second == ["mtp", "plain", "plain", "mtp", "mtp", "plain"]
+    monkeypatch.setattr(Runner, "run", watched)
+    for _ in range(2):
+        orders.append([])
+        measure(model, drafter, works, num_tokens=8, num_draft_tokens=1, repeats=4)
+    warm_up, turns = orders[0][:2], [orders[0][2 + 6 * n : 8 + 6 * n] for n in range(4)]
+    assert warm_up == [(5, "plain"), (5, "mtp")]
+    for turn in turns:
+        assert sorted(turn) == sorted((len(work.ids), way) for work in works for way in ("plain", "mtp"))
+        assert all(turn[n][0] == turn[n + 1][0] for n in (0, 2, 4))  # the ways of a prompt right after each other
+    assert len({tuple(turn) for turn in turns}) > 1
+    assert all({turn[0][1], turn[2][1]} == {"plain", "mtp"} for turn in turns)  # each comes first as often
+    assert orders[0] == orders[1]
+
+
+def test_each_run_rests_first(model, monkeypatch):
+    rests = []
+    monkeypatch.setattr(runner.time, "sleep", rests.append)
+    measure(model, None, [workload(5)], num_tokens=4, delay=1.5)
+    assert len(rests) >= 2 and set(rests) == {1.5}
+
+
+def test_several_depths_share_the_plain_runs(model, drafter):
+    reports = measure_depths(model, drafter, [workload(5), workload(9)], [0, 1, 3], num_tokens=TOKENS)
+    assert [report.num_draft_tokens for report in reports] == [0, 1, 3]
+    assert all(report.results[1].plain is reports[0].results[1].plain for report in reports)
+    assert [len(report.overall.speculation.acceptance_by_position) for report in reports] == [0, 1, 3]
+    tokens = {tuple(run.tokens) for report in reports for run in (report.results[0].plain + report.results[0].mtp)}
+    assert len(tokens) == 1
+
+
+def test_rounds_are_told_one_by_one(model):
+    work = workload(8)
+    drafter = tiny.ScriptedDrafter(work.ids + continuation(model, work.ids), False, CONFIG["vocab_size"])
+    report = measure(model, drafter, [work], num_tokens=12, num_draft_tokens=3)
+    assert report.mtp_runs[0].rounds == [RoundCounts(3, 3), RoundCounts(3, 3), RoundCounts(2, 2)]
+    assert report.results[0].plain[0].rounds == [RoundCounts(0, 0)] * 11
+    data = report.to_dict()
+    assert data["rounds_by_accepted"] == pytest.approx([0, 0, 1 / 3, 2 / 3])
+    assert data["rounds_over_time"][-1] == {"drafted": 2, "accepted": 2}
 
 
 def test_progress_counts_every_run(model, drafter):
@@ -112,15 +150,14 @@ def test_stop_ids_are_ignored(drafter):
     assert len(report.results[0].plain[0].tokens) == len(report.results[0].mtp[0].tokens) == 9
 
 
-def test_a_divergence_is_found_with_its_logit_gap(model, drafter):
+def test_a_divergence_is_found_with_its_logit_gap(model):
     work = workload(7)
-    bench = measuring._Bench(model, drafter, 2, TOKENS)
     tokens = continuation(model, work.ids)
     other = (tokens[4] + 1) % CONFIG["vocab_size"]
     wrong = Run([*tokens[:4], other, *tokens[5:]], 1.0, 1.0, 0)
     right = Run(tokens, 1.0, 1.0, 0)
-    assert bench.compared(work, PromptResult("chat", "", 7, [right], [right])).divergence is None
-    found = bench.compared(work, PromptResult("chat", "", 7, [right], [right, wrong])).divergence
+    assert first_divergence(model, work.ids, right, [right]) is None
+    found = first_divergence(model, work.ids, right, [right, wrong])
     assert (found.index, found.plain, found.mtp) == (4, tokens[4], other)
     logits = model(tiny.mx.array([work.ids + tokens[:4]]))[0, -1]
     assert found.logit_gap == pytest.approx((logits[tokens[4]] - logits[other]).item(), abs=1e-3)
@@ -227,59 +264,21 @@ def test_share_of_repeated_8_grams():
     assert repeated_share([1] * 7) == 0.0
 
 
-def test_prompts_from_lines_and_from_json_lines(tmp_path):
-    text = tmp_path / "mine.txt"
-    text.write_text("first\n\n  \nsecond\u2028still second\n", "utf-8")
-    assert read_prompts(text) == [BenchPrompt("mine", "first"), BenchPrompt("mine", "second\u2028still second")]
-    lines = tmp_path / "mine.jsonl"
-    entries = [{"prompt": "a"}, {"prompt": "b", "category": "x"}, {"prompt": "c", "domain": "y", "kind": "raw"}]
-    lines.write_text("\n".join(json.dumps(entry) for entry in entries))
-    assert read_prompts(lines) == [BenchPrompt("prompts", "a"), BenchPrompt("x", "b"), BenchPrompt("y", "c", True)]
+def test_an_interval_is_as_wide_as_prompts_differ_and_repeatable():
+    alike, apart = [[2.0], [2.0], [2.0], [2.0]], [[1.0], [2.0], [3.0], [4.0]]
+    ones = [[1.0]] * 4
+    assert paired_interval(alike, ones) == Interval(2.0, 2.0)
+    found = paired_interval(apart, ones)
+    assert 1.0 <= found.lower < 2.5 < found.upper <= 4.0 and 2.5 in found
+    assert found == paired_interval(apart, ones)
+    assert paired_interval([[2.0]], [[1.0]]) is None
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "problem"),
-    [
-        ("a.txt", b"\n\n", "the file has no prompts"),
-        ("a.txt", b"caf\xe9", "prompts must be UTF-8 text .given: .*byte 3"),
-        ("a.jsonl", b'{"prompt": "x"}\n{', "each line must be a JSON object .given: .*line 2"),
-        ("a.jsonl", b"[]", "each line must be a JSON object with a 'prompt' text .given: .*line 1"),
-        ("a.jsonl", b'{"prompt": 3}', "with a 'prompt' text"),
-        ("a.jsonl", b'{"prompt": "x", "kind": "y"}', "the 'kind' of a prompt must be 'chat' or 'raw'"),
-    ],
-)
-def test_bad_prompt_files(tmp_path, name, content, problem):
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(UserError, match=problem):
-        read_prompts(tmp_path / name)
+def test_an_interval_of_one_prompt_comes_from_its_runs():
+    assert paired_interval([[2.0, 2.2, 2.4]], [[1.0, 1.0, 1.0]]) == Interval(2.0, 2.4)
 
 
-def test_a_prompt_file_that_is_not_there(tmp_path):
-    with pytest.raises(UserError, match="cannot read the prompts"):
-        read_prompts(tmp_path / "none.txt")
-
-
-def test_select_takes_evenly_from_each_category():
-    prompts = [BenchPrompt("ab"[n % 2], str(n)) for n in range(20)]
-    assert [prompt.text for prompt in select(prompts, 3)] == ["0", "6", "12", "1", "7", "13"]
-    assert len(select(prompts, 99)) == 20
-
-
-def test_the_package_s_prompts(model):
-    prompts = default_prompts(model)
-    categories = {prompt.category for prompt in prompts}
-    assert categories == {"chat", "code", "prose", "structured"}
-    assert all(sum(prompt.category == name for prompt in prompts) >= 6 for name in categories)
-    assert len({prompt.text for prompt in prompts}) == len(prompts)
-
-
-def test_the_demo_s_prompts_are_its_held_out_text(model, monkeypatch):
-    monkeypatch.setattr(model, "path", bundled_folder(DEMO_TARGET))
-    categories = {prompt.category for prompt in default_prompts(model)}
-    assert categories == {"bible", "novels", "code", "chat"}
-
-
-def test_raw_prompts_do_without_the_template(tmp_path):
-    tokenizer = load_tokenizer(tiny_tokenizer.write_tokenizer(tmp_path), set())
-    raw, templated = BenchPrompt("a", "hello", True).ids(tokenizer), BenchPrompt("a", "hello").ids(tokenizer)
-    assert raw == tokenizer.encode("hello") and 105 in templated and 105 not in raw
+def test_an_interval_holds_the_truth_as_often_as_it_says():
+    random = np.random.default_rng(1)
+    found = [paired_interval(random.lognormal(0.7, 0.2, (15, 1)), np.ones((15, 1))) for _ in range(60)]
+    assert sum(np.exp(0.7) in interval for interval in found) >= 50

@@ -6,7 +6,7 @@ import re
 import mlx.core as mx
 import pytest
 
-from mtp_mlx.bench.report import Divergence
+from mtp_mlx.bench.runs import Divergence
 from mtp_mlx.decoding.widths import Widths
 from mtp_mlx.doctor import ERROR, OK, WARNING
 from mtp_mlx.exactness import ExactWay, Kind

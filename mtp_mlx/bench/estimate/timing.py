@@ -1,0 +1,48 @@
+"""Times parts as they would run in the middle of a whole model: with the rest of its weights read in between."""
+
+import time
+from collections.abc import Sequence
+
+import mlx.core as mx
+
+from mtp_mlx.bench.estimate.parts import Part
+from mtp_mlx.bench.spread import Spread
+
+FLUSH_BYTES = 1 << 28  # more than caches hold
+MIN_TRIES, MAX_TRIES, ENOUGH_SECONDS = 3, 15, 1.5
+
+
+class Timer:
+    """Measures parts of a model of `total` bytes."""
+
+    def __init__(self, total: float):
+        self.total = total
+        self.sync = self._of(lambda: [mx.array([0]) + 1]).median
+
+    def part(self, part: Part, counts: Sequence[int]) -> dict[int, Spread]:
+        """Seconds of a pass over so many rows, for each of `counts`; once for all the times that the part stands for.
+
+        What it takes to wait for a result is taken off: a whole model waits only once.
+        """
+        others = mx.zeros((int(max(0, min(FLUSH_BYTES, self.total - part.nbytes))) // 4 + 1,))
+        mx.eval(others)
+        found = {}
+        for count in counts:
+            mx.eval(part.run(count))  # compiles
+            seconds = self._of(lambda count=count: part.run(count), others)
+            found[count] = Spread(*(max(0.0, value - self.sync) * part.times for value in _values(seconds)))
+        return found
+
+    def _of(self, run, others: mx.array | None = None) -> Spread:
+        times: list[float] = []
+        while len(times) < MIN_TRIES or (len(times) < MAX_TRIES and sum(times) < ENOUGH_SECONDS):
+            if others is not None:
+                mx.eval(others.max())
+            started = time.perf_counter()
+            mx.eval(run())
+            times.append(time.perf_counter() - started)
+        return Spread.of(times)
+
+
+def _values(spread: Spread) -> tuple[float, float, float]:
+    return spread.median, spread.lower, spread.upper
