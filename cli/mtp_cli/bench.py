@@ -11,6 +11,7 @@ import typer
 from mtp_cli import bench_options, options
 from mtp_cli.batch_bench import BatchSizes, bench_batches, parse_sizes
 from mtp_cli.bench_compare import compare
+from mtp_cli.bench_estimate import print_estimate
 from mtp_cli.bench_output import JSON, TABLE, print_result
 from mtp_cli.bench_report import write_report
 from mtp_cli.console import progress_bar, status
@@ -21,6 +22,8 @@ from mtp_weights.errors import MisuseError
 if TYPE_CHECKING:
     from mtp_mlx.bench.measure import Progress, Workload
     from mtp_mlx.bench.report import Report
+
+ESTIMATE_CONTEXT = "512"
 
 bench_app = typer.Typer(invoke_without_command=True)
 bench_app.command()(compare)
@@ -40,6 +43,8 @@ def bench(
     output: bench_options.Output = TABLE,
     as_json: bench_options.AsJson = False,
     report: bench_options.Report = None,
+    estimate: bench_options.Estimate = None,
+    q_bits: bench_options.QBits = None,
     model: options.Model = "demo",
     draft_model: options.DraftModel = "auto",
     no_draft: options.NoDraft = False,
@@ -58,6 +63,12 @@ def bench(
     """Measure how much faster MTP is than plain decoding."""
     if context.invoked_subcommand is not None:
         return
+    if estimate is not None:
+        context = bench_options.numbers(prompt_tokens or ESTIMATE_CONTEXT, "--prompt-tokens")[0]
+        print_estimate(estimate, q_bits, context, as_json or output == JSON)
+        return
+    if q_bits is not None:
+        raise MisuseError("--q-bits goes with --estimate", fix="mtp convert quantizes a checkpoint")
     if suite is not None and prompts is not None:
         raise MisuseError("--suite and --prompts exclude each other", fix="give one of them")
     if lenient and no_draft:

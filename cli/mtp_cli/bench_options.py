@@ -104,6 +104,17 @@ Report = Annotated[
     typer.Option("--report", metavar="FILE.html", help="Also write a page with charts.", callback=check_report),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="The same as -o json: every run.")]
+Estimate = Annotated[
+    str | None,
+    typer.Option(
+        "--estimate",
+        metavar="NAME",
+        help="Predict instead, before a download: e2b, e4b, 12b, 26b-a4b, 31b, demo, or a folder with a config.json.",
+    ),
+]
+QBits = Annotated[
+    int | None, typer.Option("--q-bits", metavar="N", help="Bits of the target's weights in an estimate.")
+]
 Depths = Annotated[
     str,
     typer.Option(
