@@ -26,7 +26,7 @@ def test_each_kind_of_layer_stands_for_all_of_its_kind(architecture, monkeypatch
     for part in (*layers, ends):
         for rows in (1, 3):
             first, *_ = part.run(rows)
-            assert first.shape[:2] == (1, rows) and not first.astype(parts.mx.float32).sum().isnan().item()
+            assert first.shape[:2] == (1, rows) and not parts.mx.isnan(first).any().item()
 
 
 def test_as_many_layers_as_there_is_room_for():
