@@ -1,6 +1,7 @@
 """A session of the chat: reads lines, does what they ask for, shows the replies."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from mtp_cli.line_reader import EditedReader, PlainReader, Reader
 from mtp_cli.media import refuse_media
 from mtp_cli.replies import AnswerWriter, PipedReply, PlainAnswer, ReplyView, TerminalReply, thoughts
 from mtp_cli.statistics import SessionStatistics, session_lines, turn_line
+from mtp_cli.typed_ahead import unseen
 from mtp_weights.errors import MisuseError, UserError
 
 if TYPE_CHECKING:
@@ -73,7 +75,7 @@ class Session:
             view.show(piece, response)
 
         try:
-            with Interrupt() as interrupt:
+            with unseen() if self.interactive else nullcontext(), Interrupt() as interrupt:
                 turn = reply(interrupt, show, bar.update)
         finally:
             bar.close()

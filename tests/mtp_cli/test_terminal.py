@@ -166,3 +166,12 @@ def test_a_resized_screen_is_used(chat):
     chat.expect("100 tokens · ")
     chat.type(CTRL_D)
     assert chat.wait() == 0
+
+
+def test_what_is_typed_while_a_reply_comes_waits_and_does_not_disturb_it(chat):
+    chat.type("hello\r")
+    begun = chat.expect("[a-z]{5,} [a-z]+ ").split("\n")[1]
+    chat.type("/undo\r")
+    shown = chat.expect(r"taken back: hello\n>>>$")
+    assert begun not in shown and shown.index("150 tokens") < shown.index("/undo")
+    assert chat.text.count(begun) == 1
