@@ -3,7 +3,7 @@
 import pytest
 
 from mtp_mlx.bench.estimate import parts, predict
-from mtp_mlx.bench.estimate.parts import Part, drafter_part, target_parts
+from mtp_mlx.bench.estimate.parts import Part, drafter_part, target_parts, together
 from mtp_mlx.bench.estimate.predict import Estimate, _between, estimate, expected_tokens
 from mtp_mlx.bench.machine import this_machine
 from mtp_mlx.bench.spread import Spread
@@ -51,13 +51,11 @@ def test_a_drafter_without_its_target(clustered):
 
 def test_parts_are_added_up(monkeypatch):
     class Timer:
-        def __init__(self, total):
-            pass
-
-        def part(self, part: Part, counts):
+        def part(self, part: Part, counts, others):
             return {count: spread(part.times * (1 + 0.1 * (count - 1))) for count in counts}
 
     monkeypatch.setattr(predict, "Timer", Timer)
+    monkeypatch.setattr(predict, "PART_BYTES", 0)
     config, calls = tiny.target_config("31b"), []
     drafter = tiny.drafter_config(config, clustered=False)
     found = estimate("x", config, drafter, progress=lambda *call: calls.append(call))
@@ -66,6 +64,15 @@ def test_parts_are_added_up(monkeypatch):
     assert found.plain_tps == Spread(*(pytest.approx(1 / 3 / by) for by in (1, 1.2, 0.9)))
     assert calls == [(n, 4) for n in range(5)]
     assert estimate("x", config, None).round_seconds == {}
+
+
+def test_a_small_target_is_measured_as_a_whole():
+    config = TextConfig.from_dict(tiny.target_config("e2b"))
+    single = list(target_parts(config, None, 30))
+    whole = together(single)
+    assert whole.times == 1 and {part.times for part in single} == {1.0}
+    assert whole.nbytes == sum(part.nbytes for part in single)
+    assert len(whole.run(2)) == sum(len(part.run(2)) for part in single)
 
 
 def test_speed_up_by_acceptance():

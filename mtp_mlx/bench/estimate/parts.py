@@ -61,6 +61,15 @@ def target_parts(config: TextConfig, recipe: Recipe | None, context: int) -> Ite
     yield _ends(config, recipe)
 
 
+def together(parts: Sequence[Part]) -> Part:
+    """Parts that are there all at once, one after another, as one: what is left in caches is then as it will be."""
+
+    def run(rows: int) -> list[mx.array]:
+        return [array for part in parts for array in part.run(rows)]
+
+    return Part("the whole target", 1, run, sum(part.nbytes for part in parts))
+
+
 def drafter_part(config: AssistantConfig, target: TextConfig, context: int) -> Part:
     """The whole drafter, not quantized, over the keys and values of a target of which nothing else is there."""
     owners = tuple(target.layers[target.last_owner(kind)] for kind in (SLIDING, FULL))

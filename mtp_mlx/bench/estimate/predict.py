@@ -7,7 +7,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from mtp_mlx.bench.estimate.parts import drafter_part, target_parts
+from mtp_mlx.bench.estimate.parts import PART_BYTES, drafter_part, target_parts, together
 from mtp_mlx.bench.estimate.timing import Timer
 from mtp_mlx.bench.machine import Machine, this_machine
 from mtp_mlx.bench.spread import Spread
@@ -96,12 +96,14 @@ def estimate(
     nbytes = [estimated_bytes(target, recipe, ITEM_BYTES)]
     nbytes += [] if drafter is None else [estimated_bytes(drafter, None, ITEM_BYTES)]
     choose_threads(Gemma4(config))
-    total = len(set(config.layers)) + 1 + len(nbytes) - 1
+    parts, total = target_parts(config, recipe, context), len(set(config.layers)) + len(nbytes)
+    if nbytes[0] <= PART_BYTES:
+        parts, total = [together(list(parts))], len(nbytes)
     report = progress or (lambda done, total: None)
     report(0, total)
-    timer, passes, largest = Timer(sum(nbytes)), [], 0
-    for done, part in enumerate(target_parts(config, recipe, context), start=1):
-        passes.append(timer.part(part, ROWS))
+    timer, passes, largest = Timer(), [], 0
+    for done, part in enumerate(parts, start=1):
+        passes.append(timer.part(part, ROWS, others=nbytes[0] - part.nbytes))
         largest = max(largest, part.nbytes)
         report(done, total)
         del part
@@ -110,7 +112,7 @@ def estimate(
     rounds = {}
     if drafter is not None:
         part = drafter_part(AssistantConfig.from_dict(drafter), config, context)
-        drafting, largest = timer.part(part, STEPS), max(largest, part.nbytes)
+        drafting, largest = timer.part(part, STEPS, others=nbytes[0]), max(largest, part.nbytes)
         rounds = {k: _added([_between(verify, k + 1), _between(drafting, k)]) for k in DEPTHS}
         report(total, total)
     words = f"{8 * ITEM_BYTES}-bit" if recipe is None else f"{recipe.parameters['bits']}-bit"

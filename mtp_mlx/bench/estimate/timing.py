@@ -13,23 +13,25 @@ MIN_TRIES, MAX_TRIES, ENOUGH_SECONDS = 3, 15, 1.5
 
 
 class Timer:
-    """Measures parts of a model of `total` bytes."""
+    """Measures parts."""
 
-    def __init__(self, total: float):
-        self.total = total
+    def __init__(self):
         self.sync = self._of(lambda: [mx.array([0]) + 1]).median
 
-    def part(self, part: Part, counts: Sequence[int]) -> dict[int, Spread]:
+    def part(self, part: Part, counts: Sequence[int], others: int) -> dict[int, Spread]:
         """Seconds of a pass over so many rows, for each of `counts`; once for all the times that the part stands for.
 
         What it takes to wait for a result is taken off: a whole model waits only once.
+
+        Args:
+            others: bytes of weights that are read between two passes over this part.
         """
-        others = mx.zeros((int(max(0, min(FLUSH_BYTES, self.total - part.nbytes))) // 4 + 1,))
-        mx.eval(others)
+        rest = mx.zeros((max(0, min(FLUSH_BYTES, others)) // 4 + 1,))
+        mx.eval(rest)
         found = {}
         for count in counts:
             mx.eval(part.run(count))  # compiles
-            seconds = self._of(lambda count=count: part.run(count), others)
+            seconds = self._of(lambda count=count: part.run(count), rest)
             found[count] = Spread(*(max(0.0, value - self.sync) * part.times for value in _values(seconds)))
         return found
 
