@@ -24,7 +24,7 @@ def step_for(cache: KVCache, rows: int) -> "ChunkStep | RowsStep":
     return ChunkStep(cache, rows)
 
 
-class _Attending:
+class Attending:
     """Attention to a step's keys and values."""
 
     kv: dict[str, KeysValues]
@@ -35,7 +35,7 @@ class _Attending:
         return _attention(queries, *self.kv[layer_type], self.masks[layer_type])
 
 
-class Uncached(_Attending):
+class Uncached(Attending):
     """A whole sequence at once, keys and values thrown away afterwards."""
 
     def __init__(self, config: TextConfig, rows: int):
@@ -48,7 +48,7 @@ class Uncached(_Attending):
         self.kv[self._config.layers[index].layer_type] = (keys, values)
 
 
-class ChunkStep(_Attending):
+class ChunkStep(Attending):
     """A prefill chunk: appends `rows` tokens at an offset that the host knows, with causal masks and plain slices."""
 
     def __init__(self, cache: KVCache, rows: int):
@@ -131,7 +131,7 @@ class _Blocks:
         return x.reshape(B, H, self.count, rows, D).swapaxes(1, 2).reshape(-1, H, rows, D)
 
 
-class LastRow(_Attending):
+class LastRow(Attending):
     """The last row of a chunk that has been written, for layers that share keys and values; writes nothing."""
 
     def __init__(self, cache: KVCache, position: int, full: KeysValues):
@@ -142,7 +142,7 @@ class LastRow(_Attending):
         self.masks = {FULL: None, SLIDING: visible}
 
 
-class RowsStep(_Attending):
+class RowsStep(Attending):
     """Appends `rows` tokens to every slot at its own length, which only the device knows."""
 
     def __init__(self, cache: KVCache, rows: int):
@@ -161,7 +161,7 @@ class RowsStep(_Attending):
         self._cache.set_length(self._cache.offset + self._rows)
 
 
-class DraftStep(_Attending):
+class DraftStep(Attending):
     """What the drafter sees: every committed key, at one constant position, writing nothing.
 
     Sliding layers see the newest `window + 1` committed keys, as transformers' drafter does (its window is inclusive).

@@ -11,11 +11,11 @@ from mtp_mlx.kv_cache import KeysValues
 from mtp_mlx.models.config import FULL, SLIDING
 from mtp_mlx.models.gemma4 import Gemma4
 from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
-from mtp_mlx.steps import Mask
+from mtp_mlx.steps import Attending, Mask
 from mtp_mlx.training.examples import Examples
 
 
-class AnchorStep:
+class AnchorStep(Attending):
     """What `DraftStep` shows the drafter at one place, for the anchors 1 … `anchors` in one forward pass.
 
     Args:

@@ -41,7 +41,10 @@ GENERATE = ("generate", "--prompt", "hello")
         (["chat", "--max-tokens", "0"], "--max-tokens must be positive, or -1 for no limit (given: 0)"),
         (["bench", "--limit", "0"], "--limit must be positive (given: 0)"),
         (["bench", "--repeats", "0"], "--repeats must be positive (given: 0)"),
-        (["bench", "--num-tokens", "0"], "--num-tokens must be positive (given: 0)"),
+        (
+            ["bench", "--num-tokens", "0"],
+            "--num-tokens must be a positive number, or several with commas between them (given: 0)",
+        ),
     ],
 )
 def test_options_that_can_never_work_are_refused_before_anything_is_loaded(arguments, line):
