@@ -9,7 +9,8 @@ import mlx.core as mx
 from mlx_lm.generate import wired_limit
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from mtp_mlx.batching import MAX_TOKENS, BatchGenerator, BatchStats, BatchToken
+from mtp_mlx.batch_request import BatchStats, BatchToken
+from mtp_mlx.batching import MAX_TOKENS, BatchGenerator
 from mtp_mlx.decoding.sampling import LogitsProcessor, Sampler
 from mtp_mlx.kv_cache import KVCache
 from mtp_mlx.load import Target

@@ -8,19 +8,18 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import cached_property
 
 import mlx.core as mx
 
 from mtp_mlx.arguments import check_cache, check_positive, room_for, token_ids
+from mtp_mlx.batch_request import BatchStats, BatchToken, Request
 from mtp_mlx.decoding.acceptance import rule_for
 from mtp_mlx.decoding.batch import Batch, Decided, Joining, Member
 from mtp_mlx.decoding.compiled import round_for
 from mtp_mlx.decoding.depth import Depth, FixedDepth, depth_policy
 from mtp_mlx.decoding.prefill import PREFILL_STEP_SIZE
-from mtp_mlx.decoding.round import Outcome, Round
-from mtp_mlx.decoding.sampling import LogitsProcessor, Sampler, log_softmax
+from mtp_mlx.decoding.round import Round
+from mtp_mlx.decoding.sampling import LogitsProcessor, Sampler
 from mtp_mlx.decoding.slots import take
 from mtp_mlx.errors import MisuseError
 from mtp_mlx.kv_cache import MAX_DRAFT_TOKENS, KVCache
@@ -32,92 +31,6 @@ MAX_TOKENS = 128  # mlx-lm's default, as is the next
 COMPLETION_BATCH_SIZE = 32
 # Prompt tokens between two rounds while others are running: they wait for these.
 ADMISSION_STEP_SIZE = 64
-
-
-@dataclass
-class BatchToken:
-    """One emitted token of one sequence: mlx-lm's fields, and what speculation did.
-
-    Attributes:
-        uid: of the sequence.
-        token: its id.
-        logits: the target's logits [V] that it was chosen from.
-        logprobs: log-probabilities [V] there; computed when asked for.
-        from_draft: whether the drafter proposed it.
-        finish_reason: "stop" or "length" with the last token, None before.
-        prompt_cache: with the last token, a store that holds the prompt and every emitted token but the last.
-        all_tokens: with the last token, the prompt and everything emitted.
-        speculation: rounds, drafted, accepted, up to this token's round.
-    """
-
-    uid: int
-    token: int
-    logits: mx.array
-    from_draft: bool
-    finish_reason: str | None = None
-    prompt_cache: KVCache | None = None
-    all_tokens: list[int] | None = None
-    speculation: Speculation = Speculation()
-
-    @cached_property
-    def logprobs(self) -> mx.array:
-        return log_softmax(self.logits)
-
-
-@dataclass
-class BatchStats:
-    """What a batch generator did.
-
-    Attributes:
-        prompt_tokens, generation_tokens: how many.
-        prompt_time, generation_time: seconds of the steps in which nothing was emitted yet, and of the others.
-        peak_memory: MLX's, in GB.
-    """
-
-    prompt_tokens: int = 0
-    prompt_time: float = 0.0
-    generation_tokens: int = 0
-    generation_time: float = 0.0
-    peak_memory: float = 0.0
-    speculation: Speculation = Speculation()
-
-    @property
-    def prompt_tps(self) -> float:
-        return self.prompt_tokens / self.prompt_time if self.prompt_time else 0.0
-
-    @property
-    def generation_tps(self) -> float:
-        return self.generation_tokens / self.generation_time if self.generation_time else 0.0
-
-
-@dataclass(eq=False)
-class _Request:
-    """A sequence from `insert` to its end.
-
-    Attributes:
-        prompt: what its store did not hold when it came.
-        limit: most tokens to emit.
-        cache: its own store, until it joins the batch.
-        known: the ids up to the end of the prompt, as far as they are known.
-        processed: prompt tokens that went through prefill.
-        first, hidden: what prefill leaves.
-        ids: what was emitted.
-    """
-
-    uid: int
-    prompt: list[int]
-    limit: int
-    cache: KVCache | None
-    known: list[int]
-    member: Member
-    processed: int = 0
-    first: Outcome | None = None
-    hidden: mx.array | None = None
-    ids: list[int] = field(default_factory=list)
-    speculation: Speculation = Speculation()
-
-    def __post_init__(self):
-        self.start = self.cache.offset + len(self.prompt)
 
 
 class BatchGenerator:
@@ -161,9 +74,9 @@ class BatchGenerator:
         self.counters = BatchStats()
         self._depth_for(round_for(self.model, draft_model), 1)  # refuses a depth that cannot be
         self._batch = Batch(self.model, draft_model, self._depth_for)
-        self._waiting: deque[_Request] = deque()
-        self._ready: list[_Request] = []  # the first token is on its way
-        self._running: list[_Request] = []
+        self._waiting: deque[Request] = deque()
+        self._ready: list[Request] = []  # the first token is on its way
+        self._running: list[Request] = []
         self._decided: list[Decided] = []  # by a round that is over, not looked at yet
         self._responses: list[BatchToken] = []  # not handed out yet
         self._uids = 0
@@ -265,7 +178,7 @@ class BatchGenerator:
             self.counters.peak_memory = mx.get_peak_memory() / 1e9
             self.counters = before
 
-    def _requests(self) -> list[_Request]:
+    def _requests(self) -> list[Request]:
         return [*self._running, *self._ready, *self._waiting]
 
     def _depth_for(self, round: Round, slots: int) -> Depth:
@@ -280,7 +193,7 @@ class BatchGenerator:
         held: Sequence[int],
         sampler: Sampler | None,
         processors: list[LogitsProcessor],
-    ) -> _Request:
+    ) -> Request:
         ids = token_ids(prompt, self.model.config.vocab_size)
         if given is not None:
             check_cache(given, self.model.config, "auto")
@@ -292,7 +205,7 @@ class BatchGenerator:
             )
         known = [*held, *ids]
         room = room_for(cache, ids, max_tokens)
-        return _Request(uid, ids, room, cache, known, Member(sampler, processors, list(known), 0))
+        return Request(uid, ids, room, cache, known, Member(sampler, processors, list(known), 0))
 
     def _step(self) -> list[BatchToken]:
         """Hands out what the last round decided, lets sequences in and out, and starts the next round."""
@@ -339,7 +252,7 @@ class BatchGenerator:
         return joining
 
     def _emit(
-        self, request: _Request, tokens: list[int], accepted: int, logits: mx.array, verified: int | None = None
+        self, request: Request, tokens: list[int], accepted: int, logits: mx.array, verified: int | None = None
     ) -> BatchToken:
         """Hands out tokens of a sequence, up to its end; the last of them. `verified` drafts made them, in a round."""
         ends = (n for n in range(1, len(tokens)) if self._finish_reason(request, tokens[:n]))
@@ -360,14 +273,14 @@ class BatchGenerator:
             last.all_tokens = request.known + request.ids
         return last
 
-    def _finish_reason(self, request: _Request, tokens: list[int]) -> str | None:
+    def _finish_reason(self, request: Request, tokens: list[int]) -> str | None:
         """Why a sequence ends after these further `tokens`; None where it goes on."""
         newest = request.ids[-self._longest_stop :] + tokens
         if any(stop and newest[-len(stop) :] == stop for stop in self.stop_tokens):
             return "stop"
         return "length" if len(request.ids) + len(tokens) == request.limit else None
 
-    def _cache_of(self, request: _Request) -> KVCache:
+    def _cache_of(self, request: Request) -> KVCache:
         """The store of a sequence: its prompt, as far as it was processed, and all that was emitted but the last."""
         if request.cache is None:
             return self._batch.take(request.member, request.start + len(request.ids) - 1)
@@ -383,7 +296,7 @@ class BatchGenerator:
                 self._choose_first(request)
                 self._ready.append(self._waiting.popleft())
 
-    def _process(self, request: _Request, most: int) -> int:
+    def _process(self, request: Request, most: int) -> int:
         """Starts processing at most so many further tokens of a prompt; how many they are."""
         chunk = request.prompt[request.processed : request.processed + most]
         if chunk:
@@ -395,7 +308,7 @@ class BatchGenerator:
             mx.async_eval(request.hidden, request.cache.arrays)
         return len(chunk)
 
-    def _choose_first(self, request: _Request) -> None:
+    def _choose_first(self, request: Request) -> None:
         member = request.member
         rule, controls = rule_for([member.sampler])
         round = round_for(self.model, self.drafter, rule, [member.processors] if member.processors else ())

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import mlx.core as mx
 
 from mtp_mlx import BatchGenerator
-from mtp_mlx.batching import BatchToken
+from mtp_mlx.batch_request import BatchToken
 from mtp_mlx.decoding.sampling import Sampler
 from tests import tiny
 from tests.batches import (

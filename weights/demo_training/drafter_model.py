@@ -1,7 +1,6 @@
 """The demo drafter as a compact torch module: the same recursion as `mtp_mlx.training.unroll`, in bfloat16 products.
 
-Parameter names are those of the checkpoint. `tests` of the package know the MLX drafter only; `train_drafter_torch.py`
-checks at its end that both give the same drafts.
+Parameter names are those of the checkpoint. `python -m benchmarks.demo_acceptance` tells what its drafts are worth.
 """
 
 import math
