@@ -14,6 +14,7 @@ DEFAULT_MAX_TOKENS = 1024  # a long answer; a small model that repeats itself fo
 
 
 def chat(
+    context: typer.Context,
     system_prompt: options.SystemPrompt = None,
     show_drafts: Annotated[
         bool, typer.Option("--show-drafts", help="Colour each token by where it came from.")
@@ -47,21 +48,7 @@ def chat(
     pair_options = PairOptions.of(
         model, draft_model, no_draft, num_draft_tokens, exact, force, adapter_path, draft_position
     )
-    sampling = SamplingOptions(
-        temp,
-        top_p,
-        top_k,
-        min_p,
-        xtc_probability,
-        xtc_threshold,
-        seed,
-        draft_temp,
-        lenient,
-        repetition_penalty,
-        repetition_context_size,
-        presence_penalty,
-        frequency_penalty,
-    ).check()
+    sampling = SamplingOptions.of(context.params)
     from mtp_cli.conversation import ChatSettings, Conversation
     from mtp_cli.session import Session
 

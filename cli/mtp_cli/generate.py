@@ -20,6 +20,7 @@ DEFAULT_MAX_TOKENS = 256  # mlx-lm's chat's
 
 
 def generate(
+    context: typer.Context,
     prompt: Annotated[
         str | None,
         typer.Option(
@@ -103,21 +104,7 @@ def generate(
     pair_options = PairOptions.of(
         model, draft_model, no_draft, num_draft_tokens, exact, force, adapter_path, draft_position
     )
-    sampling = SamplingOptions(
-        temp,
-        top_p,
-        top_k,
-        min_p,
-        xtc_probability,
-        xtc_threshold,
-        seed,
-        draft_temp,
-        lenient,
-        repetition_penalty,
-        repetition_context_size,
-        presence_penalty,
-        frequency_penalty,
-    ).check()
+    sampling = SamplingOptions.of(context.params)
     pair = load_pair(pair_options)
     sampling = sampling.of_model(pair.model)
     _add_eos_tokens(pair.tokenizer, extra_eos_token or [])

@@ -1,6 +1,6 @@
 """How the next token is drawn, as options of the command line and as settings of a chat."""
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from mtp_weights.errors import MisuseError
@@ -32,6 +32,15 @@ class SamplingOptions:
     repetition_context_size: int = 20
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
+
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> "SamplingOptions":
+        """From all options of a command by their names, of which it takes its own.
+
+        Raises:
+            MisuseError: a value is out of its range.
+        """
+        return cls(**{field.name: values[field.name] for field in fields(cls)}).check()
 
     def check(self) -> "SamplingOptions":
         """These options, if each value is one that can be.
