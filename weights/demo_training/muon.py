@@ -25,6 +25,18 @@ def orthogonalize(matrices: Tensor, steps: int = 5) -> Tensor:
     return x.transpose(1, 2) if tall else x
 
 
+def average(loss: Tensor, parameters: list[Tensor]) -> float:
+    """Averages loss and gradients over the processes, in one exchange; returns the mean loss."""
+    flat = torch.cat([loss.detach().view(1), *(parameter.grad.flatten() for parameter in parameters)])
+    dist.all_reduce(flat)
+    flat /= dist.get_world_size()
+    offset = 1
+    for parameter in parameters:
+        parameter.grad.copy_(flat[offset : offset + parameter.numel()].view_as(parameter))
+        offset += parameter.numel()
+    return flat[0].item()
+
+
 class Muon:
     """Each process orthogonalizes its share of the matrices; the shares are summed into one update."""
 

@@ -20,7 +20,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from drafter_data import DocumentRows, Observer
 from drafter_model import DrafterModel, Drafts
-from muon import Muon
+from muon import Muon, average
 from packing import DOMAINS, cached_documents
 from safetensors.torch import load_file, save_file
 
@@ -41,10 +41,14 @@ class Pool:
         del self.rows[: -self.size]
 
     def batch(self, size: int) -> list[torch.Tensor]:
-        chosen = [self.rows[i] for i in self.rng.integers(len(self.rows), size=size)]
-        batch = Drafts.of([torch.stack(tensors) for tensors in zip(*chosen, strict=True)])
-        batch.tokens, batch.labels = batch.tokens.long(), batch.labels.long()
-        return batch.tensors
+        return stacked([self.rows[i] for i in self.rng.integers(len(self.rows), size=size)])
+
+
+def stacked(rows: list[tuple[torch.Tensor, ...]]) -> list[torch.Tensor]:
+    """The tensors of `Drafts` of several rows."""
+    batch = Drafts.of([torch.stack(tensors) for tensors in zip(*rows, strict=True)])
+    batch.tokens, batch.labels = batch.tokens.long(), batch.labels.long()
+    return batch.tensors
 
 
 def calibrated(state: dict[str, torch.Tensor], temperature: float) -> dict[str, torch.Tensor]:
@@ -81,7 +85,7 @@ class Trainer:
         self.documents = DocumentRows(documents, args.length, self.rng)
         texts = [np.load(path)[:, : args.length] for path in args.text]
         self.texts = self.rng.permutation(np.concatenate(texts))[rank :: args.processes] if texts else []
-        self.pool = Pool(self.rng, args.pool)
+        self.pool, self.added = Pool(self.rng, args.pool), 0
         self.held_out = self._held_out(documents)
         self.started = self.saved = self.logged = time.time()
 
@@ -102,9 +106,7 @@ class Trainer:
             drafts = self.observer.follow(rows)
             pool = Pool(rng, EVALUATED_ROWS)
             pool.add(drafts, self.anchors)
-            batch = Drafts.of([torch.stack(tensors) for tensors in zip(*pool.rows, strict=True)])
-            batch.tokens, batch.labels = batch.tokens.long(), batch.labels.long()
-            batches.append(batch.tensors)
+            batches.append(stacked(pool.rows))
         return batches
 
     def fill(self) -> None:
@@ -120,25 +122,18 @@ class Trainer:
             self.pool.add(drafts, self.anchors)
             self.added += self.args.batch
 
-    added = 0
-
     def elapsed(self) -> float:
         """Seconds of this run; equal on every process."""
         value = torch.tensor([time.time() - self.started], dtype=torch.float64)
         dist.broadcast(value, 0)
         return value.item()
 
-    def step(self, progress: float) -> tuple[float, list[float]]:
+    def step(self, progress: float) -> float:
+        """One optimizer step over the batches of all processes; returns the mean loss."""
         with torch.autocast("cpu", torch.bfloat16):
-            loss, hits = self.loss(self.table, self.cluster_of, self.weights, *self.pool.batch(self.args.batch))
+            loss, _ = self.loss(self.table, self.cluster_of, self.weights, *self.pool.batch(self.args.batch))
         loss.backward()
-        flat = torch.cat([loss.detach().view(1), *(p.grad.flatten() for p in self.parameters)])
-        dist.all_reduce(flat)
-        flat /= self.args.processes
-        offset = 1
-        for parameter in self.parameters:
-            parameter.grad.copy_(flat[offset : offset + parameter.numel()].view_as(parameter))
-            offset += parameter.numel()
+        mean = average(loss, self.parameters)
         scale = min(1.0, (1.0 - progress) / self.args.decay, (self.steps + 1) / WARMUP_STEPS)
         self.muon.scale = scale
         self.adam.param_groups[0]["lr"] = self.args.adam_rate * scale
@@ -146,7 +141,7 @@ class Trainer:
         self.adam.step()
         self.model.zero_grad(set_to_none=True)
         self.steps += 1
-        return flat[0].item(), hits.mean(1).tolist()
+        return mean
 
     def evaluate(self) -> dict[str, float]:
         """Mean accepted of three drafts (full head) after every place of held-out rows, by domain."""
@@ -176,7 +171,7 @@ class Trainer:
         losses = []
         while (elapsed := self.elapsed()) < total:
             self.fill()
-            losses.append(self.step(elapsed / total)[0])
+            losses.append(self.step(elapsed / total))
             if self.rank == 0 and time.time() - self.logged > self.args.report_seconds:
                 self.report(sum(losses) / len(losses), elapsed)
                 self.logged, losses = time.time(), []

@@ -17,7 +17,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from export import export
 from model import TargetModel
-from muon import Muon
+from muon import Muon, average
 from packing import DOMAINS, RowStream, cached_documents, held_out_rows
 
 WARMUP_STEPS = 50
@@ -69,13 +69,7 @@ class Trainer:
         """One optimizer step over `processes * batch` rows; returns the mean loss."""
         loss = self.batch_loss(torch.from_numpy(self.stream.batch(self.args.batch)))
         loss.backward()
-        flat = torch.cat([loss.detach().view(1), *(p.grad.flatten() for p in self.parameters)])
-        dist.all_reduce(flat)
-        flat /= self.args.processes
-        offset = 1
-        for parameter in self.parameters:
-            parameter.grad.copy_(flat[offset : offset + parameter.numel()].view_as(parameter))
-            offset += parameter.numel()
+        mean = average(loss, self.parameters)
         self.muon.scale = scale
         for group, rate in zip(self.adam.param_groups, self.adam_rates, strict=True):
             group["lr"] = rate * scale
@@ -87,7 +81,7 @@ class Trainer:
                 parameter.grad = None
         self.steps += 1
         self.tokens += self.args.processes * self.args.batch * self.args.length
-        return flat[0].item()
+        return mean
 
     def evaluate(self) -> dict[str, float]:
         """Held-out loss in nats a token by domain; the processes share the rows, batch by batch.
