@@ -64,8 +64,8 @@ def bench(
     if context.invoked_subcommand is not None:
         return
     if estimate is not None:
-        context = bench_options.numbers(prompt_tokens or ESTIMATE_CONTEXT, "--prompt-tokens")[0]
-        print_estimate(estimate, q_bits, context, as_json or output == JSON)
+        length = bench_options.numbers(prompt_tokens or ESTIMATE_CONTEXT, "--prompt-tokens")[0]
+        print_estimate(estimate, q_bits, length, as_json or output == JSON)
         return
     if q_bits is not None:
         raise MisuseError("--q-bits goes with --estimate", fix="mtp convert quantizes a checkpoint")
@@ -81,7 +81,8 @@ def bench(
             lenient or exact, len(depths) + len(lengths) > 2, report is not None or output not in (TABLE, JSON)
         )
     rest = exact, force, adapter_path, draft_position
-    pair_options = [PairOptions.of(model, draft_model, no_draft, str(depth), *rest) for depth in depths][0]
+    # Every depth is checked; which pair is loaded does not depend on it.
+    pair_options, *_ = [PairOptions.of(model, draft_model, no_draft, str(depth), *rest) for depth in depths]
     sampling = SamplingOptions(temp, top_p, top_k, min_p, seed=seed).check()
     choice = Choice(_suites(suite), prompts, limit, prompt_tokens and bench_options.numbers(prompt_tokens, "-p"))
     pair = load_pair(pair_options)
