@@ -49,7 +49,7 @@ class Worker:
 
 def _serve(connection: Connection, make_engine: Callable[..., Any], args: tuple, run: Callable[..., Any]) -> None:
     engine = make_engine(*args)
-    connection.send(f"{engine.name} ({mtp_weights.BLAS})")
+    connection.send(f"{engine.name} ({mtp_weights.BLAS.name})")
     while True:
         try:
             request = connection.recv()

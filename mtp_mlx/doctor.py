@@ -108,10 +108,12 @@ def device() -> Check:
 
 def blas() -> Check:
     """What float32 products run on, where that is the CPU."""
-    if not ON_CPU or mtp_weights.BLAS != "reference":
-        return Check("BLAS", OK, mtp_weights.BLAS)
-    fix = "pip install cmeel-openblas, and import mtp_mlx before mlx.core"
-    return Check("BLAS", WARNING, "MLX's own reference BLAS, about 40 times slower than OpenBLAS", fix)
+    found = mtp_weights.BLAS
+    if not ON_CPU or found.name != "reference":
+        return Check("BLAS", OK, found.name)
+    problem = found.problem or "mlx.core was imported before mtp_mlx"
+    text = f"MLX's own reference BLAS, about 40 times slower than OpenBLAS: {problem}"
+    return Check("BLAS", WARNING, text, found.fix or "import mtp_mlx first")
 
 
 def compiler() -> Check:

@@ -101,6 +101,7 @@ def load_pair(options: PairOptions, context: int = USUAL_CONTEXT) -> Pair:
     Raises:
         UserError: something is not there or not right, or the pair does not fit this machine's memory.
     """
+    _warn_of_slow_blas()
     target = bring(options.model)
     drafter = None if options.no_draft else find_drafter(options, target)
     with _explained():
@@ -115,6 +116,15 @@ def load_pair(options: PairOptions, context: int = USUAL_CONTEXT) -> Pair:
         model, tokenizer = load(options.model, options.adapter_path)
     loaded = None if drafter is None else _load_drafter(options, drafter, model)
     return Pair(model, tokenizer, loaded, options, drafter)
+
+
+def _warn_of_slow_blas() -> None:
+    import mtp_weights
+    from mtp_mlx.memory import ON_CPU
+
+    blas = mtp_weights.BLAS
+    if ON_CPU and blas.problem:
+        note(f"slow: no OpenBLAS, because {blas.problem}; mend it with: {blas.fix}")
 
 
 def find_drafter(options: PairOptions, target: Path) -> str:

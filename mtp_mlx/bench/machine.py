@@ -34,5 +34,5 @@ def this_machine() -> Machine:
         cores=os.cpu_count() or 1,
         device="gpu" if device.type == mx.DeviceType.gpu else "cpu",
         mlx=mx.__version__,
-        blas=mtp_weights.BLAS,
+        blas=mtp_weights.BLAS.name,
     )

@@ -4,6 +4,8 @@ import json
 import re
 from pathlib import Path
 
+import mtp_weights
+from mtp_weights.openblas import Blas
 from tests.mtp_cli.conftest import CONTEXT, broken, error_line, mtp, without_template
 
 STATISTICS = """\
@@ -204,6 +206,15 @@ def test_a_token_of_one_s_own_ends_the_reply(pair):
     assert ended["finish_reason"] == "stop" and text.startswith(ended["text"]) and letter not in ended["text"]
     line = error_line(mtp("generate", *common, "--extra-eos-token", "nonsense"), 1)
     assert line == "--extra-eos-token must be a token of the model (given: nonsense)"
+
+
+def test_a_slow_blas_is_told_in_one_line(pair, monkeypatch):
+    blas = Blas("reference", "libgfortran.so.5: cannot open shared object file", "apt install libgfortran5")
+    monkeypatch.setattr(mtp_weights, "BLAS", blas)
+    result = mtp("generate", *pair.options, "--prompt", "the", "--max-tokens", "2")
+    assert result.exit_code == 0
+    (line,) = [line for line in result.stderr.splitlines() if "OpenBLAS" in line]
+    assert line == f"slow: no OpenBLAS, because {blas.problem}; mend it with: {blas.fix}"
 
 
 def test_quiet_is_the_text_alone(pair):

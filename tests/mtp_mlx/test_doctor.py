@@ -10,6 +10,7 @@ from huggingface_hub.errors import HTTPError
 import mtp_weights
 from mtp_mlx import doctor
 from mtp_mlx.doctor import ERROR, OK, WARNING, Check, worst
+from mtp_weights.openblas import Blas
 
 
 def set_mac(monkeypatch, *, processor="arm64", release="15.1"):
@@ -52,9 +53,12 @@ def test_not_installed(monkeypatch):
 
 def test_device_and_blas(monkeypatch):
     assert doctor.device().state == OK
-    monkeypatch.setattr(mtp_weights, "BLAS", "reference")
-    assert (doctor.blas().state, "cmeel-openblas" in doctor.blas().fix) == (WARNING, True)
-    monkeypatch.setattr(mtp_weights, "BLAS", "openblas")
+    monkeypatch.setattr(mtp_weights, "BLAS", Blas("reference"))
+    assert (doctor.blas().state, doctor.blas().fix) == (WARNING, "import mtp_mlx first")
+    missing = "libgfortran.so.5: cannot open shared object file"
+    monkeypatch.setattr(mtp_weights, "BLAS", Blas("reference", missing, "apt install libgfortran5"))
+    assert (missing in doctor.blas().text, doctor.blas().fix) == (True, "apt install libgfortran5")
+    monkeypatch.setattr(mtp_weights, "BLAS", Blas("openblas"))
     assert doctor.blas() == Check("BLAS", OK, "openblas")
 
 

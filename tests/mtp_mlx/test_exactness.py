@@ -149,7 +149,7 @@ import sys
 import mtp_weights
 import mlx.core as mx
 from mtp_mlx import generate_step, load, load_drafter
-if mtp_weights.BLAS != "openblas":
+if mtp_weights.BLAS.name != "openblas":
     sys.exit(5)
 model, tokenizer = load("demo")
 drafter = load_drafter("auto", model)

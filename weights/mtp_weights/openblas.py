@@ -9,28 +9,47 @@ which a row's result does not depend on how many rows are computed together. The
 import ctypes
 import os
 import sys
+from contextlib import suppress
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+
+from mtp_weights.fortran import load_fortran
 
 _USERS_SETTINGS = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
 _loaded: ctypes.CDLL | None = None
 
 
-def load_openblas() -> str:
-    """Loads OpenBLAS for MLX where that helps.
+@dataclass(frozen=True)
+class Blas:
+    """What float32 matrix products run on, on a CPU.
 
-    Returns:
-        What float32 matrix products run on: "accelerate" (macOS), "openblas", or "reference" (MLX's own, because
-        MLX was imported first or no OpenBLAS is installed).
+    Attributes:
+        name: "accelerate" (macOS), "openblas", or "reference" (MLX's own).
+        problem: what was missing for OpenBLAS; None where nothing was, or MLX was imported first.
+        fix: how to mend it.
     """
+
+    name: str
+    problem: str | None = None
+    fix: str | None = None
+
+
+def load_openblas() -> Blas:
+    """Loads OpenBLAS for MLX where that helps. Where it cannot be loaded MLX works all the same, slowly."""
     if sys.platform == "darwin":
-        return "accelerate"
+        return Blas("accelerate")
+    if "mlx.core" in sys.modules:
+        return Blas("reference")
     library = _find_library()
-    if "mlx.core" in sys.modules or library is None:
-        return "reference"
+    if library is None:
+        return Blas("reference", "cmeel-openblas is not installed", "pip install cmeel-openblas")
     global _loaded
-    _loaded = ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
-    return "openblas"
+    try:
+        _loaded = _load(library)
+    except OSError as error:
+        return Blas("reference", str(error), _fix(str(error)))
+    return Blas("openblas")
 
 
 def use_threads(single: bool) -> None:
@@ -50,3 +69,17 @@ def _find_library() -> Path | None:
         return None
     library = Path(spec.origin).parents[1] / "cmeel.prefix" / "lib" / "libopenblas.so"
     return library if library.exists() else None
+
+
+def _load(library: Path) -> ctypes.CDLL:
+    """The library for all who come after; with the Fortran runtime that MLX brings where the system has none."""
+    try:
+        return ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
+    except OSError:
+        with suppress(OSError):  # the second try says what is missing
+            load_fortran()
+    return ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
+
+
+def _fix(problem: str) -> str:
+    return "apt install libgfortran5" if "libgfortran" in problem else "pip install --force-reinstall cmeel-openblas"
