@@ -75,23 +75,18 @@ def convert(
 
 def _source(name: str, revision: str | None, drafter: bool) -> tuple[str, Path]:
     """The name and the folder of what is to be converted."""
-    from mtp_weights.locate import resolve
-
     if not drafter:
-        if revision is None:
-            bring(name)
-        return name, resolve(name, revision)
+        return name, bring(name, revision)
     from mtp_mlx.models.config import TextConfig
     from mtp_weights.pairs import choose_drafter
     from mtp_weights.read import read_config
 
     if revision is not None:
         raise MisuseError("a revision is the target's, --drafter converts another repository", given=revision)
-    hidden_size = TextConfig.from_dict(read_config(resolve(name))).hidden_size
+    hidden_size = TextConfig.from_dict(read_config(bring(name))).hidden_size
     choice = choose_drafter(name, hidden_size)
     note(f"drafter: {choice.name}, because {choice.reason}")
-    bring(choice.name)
-    return choice.name, resolve(choice.name)
+    return choice.name, bring(choice.name)
 
 
 def _convert(name: str, source: Path, folder: Path, wanted: "Options") -> "Result":
@@ -120,7 +115,7 @@ def _measure(source: Path, converted: Path, other: str, num_draft_tokens: int) -
     is_drafter = read_config(source)["model_type"] in DRAFTER_TYPES
     found, prompts = {}, None
     for when, folder in (("before", source), ("after", converted)):
-        target, drafter = (other, folder) if is_drafter else (folder, other)
+        target, drafter = (bring(other), folder) if is_drafter else (folder, other)
         with status(f"measuring acceptance {when}"):
             model, tokenizer = load(target)
             prompts = prompts or [prompt.ids(tokenizer) for prompt in select(default_prompts(model), 1)]

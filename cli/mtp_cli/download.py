@@ -1,5 +1,6 @@
 """Downloads with a bar for each file."""
 
+from functools import cache
 from pathlib import Path
 
 from mtp_cli.console import transfer_bars
@@ -16,8 +17,9 @@ def download(repo: str, revision: str | None = None) -> Path:
         return download_from_hub(repo, revision, progress=progress)
 
 
-def bring(name: str) -> Path:
-    """The folder that a name stands for; downloads it unless it is on this machine."""
+@cache
+def bring(name: str, revision: str | None = None) -> Path:
+    """The folder that a name stands for; downloads it unless it is on this machine. The hub is asked once in a run."""
     from mtp_weights.locate import is_local, repository, resolve
 
-    return resolve(name) if is_local(name) else download(repository(name))
+    return resolve(name, revision) if is_local(name) else resolve(str(download(repository(name), revision)))

@@ -113,8 +113,9 @@ def load_pair(options: PairOptions, context: int = USUAL_CONTEXT) -> Pair:
         from mtp_mlx import load
 
         logging.set_verbosity_error()  # its warnings are for programmers
-        model, tokenizer = load(options.model, options.adapter_path)
-    loaded = None if drafter is None else _load_drafter(options, drafter, model)
+        model, tokenizer = load(target, options.adapter_path)
+    model.name = options.model
+    loaded = None if drafter is None else _load_drafter(options, drafter, folder, model)
     return Pair(model, tokenizer, loaded, options, drafter)
 
 
@@ -158,13 +159,13 @@ def _check_memory(options: PairOptions, target: Path, drafter: Path | None, cont
     note(f"the pair needs {gigabytes(need.total)} of memory, of {gigabytes(available())} that a model can have here")
 
 
-def _load_drafter(options: PairOptions, name: str, model: "Gemma4") -> "Gemma4Assistant":
+def _load_drafter(options: PairOptions, name: str, folder: Path, model: "Gemma4") -> "Gemma4Assistant":
     from mtp_mlx import load_drafter
     from mtp_weights.preferences import draft_position
 
     position = options.draft_position or draft_position(options.model, name) or "next"
     with _explained(), status(f"loading {name}"):
-        return load_drafter(name, model, draft_position=position)
+        return load_drafter(folder, model, draft_position=position)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 from mtp_weights import hub as hub_module
 from mtp_weights.errors import UserError
 from mtp_weights.hub import download
+from tests.mtp_weights import hub_server
 from tests.mtp_weights.hub_server import COMMIT, serving
 
 REPO = "somebody/gemma-4-tiny"
@@ -61,6 +62,25 @@ def test_a_cached_file_is_not_fetched_again(hub, cache):
     assert download(REPO, COMMIT, endpoint=hub.endpoint, cache=cache) == folder
     fetched = [path for path in hub.requested if "/resolve/" in path]
     assert fetched and all(path.endswith("/tokenizer.json") for path in fetched)
+
+
+def test_what_is_here_already_costs_one_question(hub, cache):
+    folder = download(REPO, endpoint=hub.endpoint, cache=cache)
+    hub.requested.clear()
+    assert download(REPO, endpoint=hub.endpoint, cache=cache) == folder
+    assert hub.requested == [f"/api/models/{REPO}/revision/main"]
+
+
+def test_a_newer_commit_is_fetched(hub, cache, monkeypatch):
+    old = download(REPO, endpoint=hub.endpoint, cache=cache)
+    monkeypatch.setattr(hub_server, "COMMIT", "f" * 40)
+    hub.files["config.json"] = b'{"new": 1}'
+    hub.sent.clear()
+    new = download(REPO, endpoint=hub.endpoint, cache=cache)
+    assert (new.name, (new / "config.json").read_bytes()) == ("f" * 40, b'{"new": 1}')
+    assert (old / "config.json").read_bytes() == b"{}"
+    assert {name for name, size in hub.sent.items() if size} == {"config.json"}
+    assert download(REPO, endpoint=UNREACHABLE, cache=cache) == new
 
 
 @pytest.mark.parametrize("missing", ["config.json", "model.safetensors", "tokenizer.json"])

@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from huggingface_hub import (
     try_to_load_from_cache,
 )
 from huggingface_hub.errors import (
+    CachedRepoTreeNotFoundError,
     HFValidationError,
     HTTPError,
     IncompleteSnapshotError,
@@ -90,7 +91,7 @@ def download(
     """
     source = _Source.of(repo, revision, endpoint, cache)
     with _explained(source):
-        _fetch(source, progress)
+        source = _fetch(source, progress)
         folder = Path(snapshot_download(**source.place, endpoint=endpoint, **_patterns(source)))
     _check(folder, repo)
     return folder
@@ -149,18 +150,23 @@ def _explained(source: _Source) -> Iterator[None]:
         raise explain(error, source.repo, source.revision) from error
 
 
-def _fetch(source: _Source, progress: Progress | None) -> None:
+def _fetch(source: _Source, progress: Progress | None) -> _Source:
     """Brings the files that are needed into the cache; does nothing where the hub cannot be asked.
 
     Then `snapshot_download`, which asks again, knows what to make of it: a complete snapshot may be there.
+
+    Returns:
+        The source for `snapshot_download`: at a commit, for which it need not ask, where all files were here already.
     """
     try:
-        listing = _list(source)
+        commit = _commit(source)
+        if _is_here(source, commit):
+            return replace(source, revision=commit)
+        files = _list(source, commit)
     except RevisionNotFoundError:
         raise
     except (HTTPError, OSError):
-        return
-    commit, files = listing
+        return source
     transfer = Transfer(source.repo, commit, source.endpoint, source.storage, progress)
     if any(file.path == INDEX for file in files):
         hf_hub_download(**source.place, filename=INDEX, endpoint=source.endpoint)
@@ -169,15 +175,31 @@ def _fetch(source: _Source, progress: Progress | None) -> None:
     _check_space(source, transfer.missing_bytes(files))
     snapshot = source.storage / "snapshots" / commit
     transfer.fetch([file for file in files if not (snapshot / file.path).exists()])
+    return source
 
 
-def _list(source: _Source) -> tuple[str, list[RemoteFile]]:
-    """The commit that the revision stands for, and its files that a checkpoint can consist of."""
+def _commit(source: _Source) -> str:
+    """The commit that the revision stands for, by the hub."""
     api = HfApi(endpoint=source.endpoint)
-    commit = api.repo_info(source.repo, revision=source.revision or constants.DEFAULT_REVISION).sha
-    entries = api.list_repo_tree(source.repo, revision=commit)
+    return api.repo_info(source.repo, revision=source.revision or constants.DEFAULT_REVISION).sha
+
+
+def _is_here(source: _Source, commit: str) -> bool:
+    """Whether the cache has everything that is needed of a commit, and knows the revision as this commit."""
+    config = try_to_load_from_cache(source.repo, "config.json", cache_dir=source.cache, revision=source.revision)
+    if not isinstance(config, str) or Path(config).parent.name != commit:
+        return False
+    try:
+        return all(Path(config).with_name(path).exists() for path in _wanted(source))
+    except CachedRepoTreeNotFoundError:  # an older client filled the cache
+        return False
+
+
+def _list(source: _Source, commit: str) -> list[RemoteFile]:
+    """The files at a commit that a checkpoint can consist of."""
+    entries = HfApi(endpoint=source.endpoint).list_repo_tree(source.repo, revision=commit)
     files = [entry for entry in entries if isinstance(entry, RepoFile) and _is_wanted(entry.path)]
-    return commit, [
+    return [
         RemoteFile(entry.path, entry.size, entry.blob_id if entry.lfs is None else entry.lfs.sha256) for entry in files
     ]
 
@@ -207,11 +229,16 @@ def _is_wanted(path: str) -> bool:
     return "/" not in path and any(fnmatch(path, pattern) for pattern in _FILES)
 
 
-def _incomplete(error: IncompleteSnapshotError, source: _Source) -> UserError:
-    """Names what the cached snapshot lacks, by the repository's listing beside it."""
+def _wanted(source: _Source) -> list[str]:
+    """The files that are needed of the cached snapshot, by the repository's listing beside it."""
     unneeded = _unneeded_shards(source)
     listed = [file.path for file in get_cached_repo_tree(**source.place)]
-    wanted = [path for path in listed if _is_wanted(path) and path not in unneeded]
+    return [path for path in listed if _is_wanted(path) and path not in unneeded]
+
+
+def _incomplete(error: IncompleteSnapshotError, source: _Source) -> UserError:
+    """Names what the cached snapshot lacks."""
+    wanted = _wanted(source)
     missing = [path for path in wanted if not (Path(error.snapshot_path) / path).exists()]
     reason = None if error.__cause__ is None else explain(error.__cause__, source.repo, source.revision).problem
     return UserError(
