@@ -20,17 +20,26 @@ from tests import tiny
 
 WINDOW, CONTINUATION = 12, 36
 MOST_IDS = 300  # of a prompt and its continuation
+# What a batch could confuse, in as few layers as have it: rings, linear buffers, layers that share both.
+_SHARING = {"layer_types": [tiny.S, tiny.F, tiny.S, tiny.F], "num_kv_shared_layers": 2}
+_OWNING = {"layer_types": [tiny.S, tiny.F]}
+ARCHITECTURES = {"e2b": _SHARING, "e4b": _SHARING, "12b": _OWNING, "26b": _OWNING}
+
+
+@cache
+def _config(architecture: str) -> tiny.Config:
+    return tiny.target_config(architecture, sliding_window=WINDOW, **ARCHITECTURES[architecture])
 
 
 @cache
 def target(architecture: str) -> tiny.Gemma4:
-    return tiny.build_target(tiny.target_config(architecture, sliding_window=WINDOW))
+    return tiny.build_target(_config(architecture))
 
 
 @cache
 def drafter(architecture: str) -> tiny.Gemma4Assistant:
-    config = tiny.target_config(architecture, sliding_window=WINDOW)
-    return tiny.build_drafter(tiny.drafter_config(config, clustered=True))
+    layers = {"layer_types": [tiny.S, tiny.F], "num_hidden_layers": 2, "num_kv_shared_layers": 2}
+    return tiny.build_drafter(tiny.drafter_config(_config(architecture), clustered=True, **layers))
 
 
 def second_best(logprobs: mx.array) -> mx.array:
@@ -44,19 +53,21 @@ WARM, COOL = make_sampler(1.0, seed=11), make_sampler(0.6, top_k=9, seed=12)
 
 @dataclass(frozen=True)
 class Truth:
-    """A prompt and what decoding alone makes of it, plainly."""
+    """A prompt and what decoding alone makes of it, plainly: tokens, and the logits [n, V] they were chosen from."""
 
     prompt: tuple[int, ...]
     tokens: list[int]
-    logits: list[mx.array]
+    logits: mx.array
 
 
 @cache
-def truth(architecture: str, length: int, sampler: Sampler | None = GREEDY) -> Truth:
+def truth(architecture: str, length: int, sampler: Sampler | None = GREEDY, count: int = CONTINUATION) -> Truth:
     model, rng = target(architecture), random.Random(f"{architecture}/{length}")
     prompt = tuple(rng.randrange(model.config.vocab_size) for _ in range(length))
-    pairs = alone(model, list(prompt), sampler, model.make_cache(), CONTINUATION)
-    return Truth(prompt, [token for token, _ in pairs], [logits for _, logits in pairs])
+    pairs = alone(model, list(prompt), sampler, model.make_cache(), count)
+    logits = mx.stack([logits for _, logits in pairs])
+    mx.eval(logits)
+    return Truth(prompt, [token for token, _ in pairs], logits)
 
 
 def alone(

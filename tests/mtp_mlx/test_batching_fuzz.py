@@ -1,6 +1,7 @@
 """Every row of a batch is what its sequence is alone, to the bit, whoever runs beside it: schedules at random.
 
-`pytest tests/mtp_mlx/test_batching_fuzz.py --fuzz-cases 4000` runs 1,000 of them.
+`pytest tests/mtp_mlx/test_batching_fuzz.py --fuzz-cases 4000` runs 1,000 of them. What decoding alone gives, and the
+traces of compiled rounds, are made once for all schedules.
 """
 
 import random
@@ -11,9 +12,8 @@ import mlx.core as mx
 from mtp_mlx import BatchGenerator
 from mtp_mlx.batch_request import BatchToken
 from mtp_mlx.decoding.sampling import Sampler
-from tests import tiny
 from tests.batches import (
-    CONTINUATION,
+    ARCHITECTURES,
     COOL,
     GREEDY,
     OWN,
@@ -27,8 +27,9 @@ from tests.batches import (
     untouched,
 )
 
-LENGTHS = (1, 2, 4, 9, 13, 20, 37, 64, 65, 130, 200)
-MOST_DRAFTS = 6
+LENGTHS = (1, 2, 9, 13, 37, 64, 65, 200)
+MOST_DRAFTS, MOST_TOKENS = 5, 16
+FURTHER = 3  # tokens that a returned store is continued for
 SAMPLERS = {"greedy": (GREEDY,), "seeds": (GREEDY, WARM, COOL), "own": (GREEDY, OWN)}
 
 
@@ -46,7 +47,7 @@ class Schedule:
     """Sequences that come and go at random, and what each was given."""
 
     def __init__(self, rng: random.Random):
-        self.rng, self.architecture = rng, rng.choice(list(tiny.ARCHITECTURES))
+        self.rng, self.architecture = rng, rng.choice(list(ARCHITECTURES))
         self.model = target(self.architecture)
         self.kind, self.sampling = rng.choice(("scripts", "neural", "none")), rng.choice(list(SAMPLERS))
         # Compiled rounds are a trace for each depth and number of slots: few depths, and hardly any with seeds.
@@ -64,16 +65,16 @@ class Schedule:
         )
         self.scripts.follow(self.generator._batch)
         self.sequences: dict[int, Sequence] = {}
-        self.waiting = [self.sequence(length) for length in rng.sample(LENGTHS, rng.randint(1, 7))]
+        self.waiting = [self.sequence(length) for length in rng.sample(LENGTHS, rng.randint(2, 6))]
 
     def __str__(self) -> str:
         return f"{self.architecture}, {self.kind}, {self.sampling}, {self.depth} drafts"
 
     def sequence(self, length: int) -> Sequence:
         sampler = self.rng.choice(SAMPLERS[self.sampling])
-        known = truth(self.architecture, length, sampler)
+        known = truth(self.architecture, length, sampler, MOST_TOKENS + FURTHER)
         self.scripts.add(known, sampler, wrong=self.rng.random() < 0.5)
-        return Sequence(known, sampler, self.rng.randint(1, CONTINUATION - 4))
+        return Sequence(known, sampler, self.rng.randint(1, MOST_TOKENS))
 
     def run(self) -> None:
         while self.waiting or self.generator._requests():
@@ -121,8 +122,9 @@ class Schedule:
         known, tokens = sequence.known, sequence.emitted
         case = f"{self}, prompt of {len(known.prompt)}"
         assert [token.token for token in tokens] == known.tokens[: sequence.limit], case
-        for token, logits in zip(tokens, known.logits, strict=False):
-            assert mx.array_equal(token.logits, logits).item(), case
+        if tokens:
+            emitted = mx.stack([token.logits for token in tokens])
+            assert mx.array_equal(emitted, known.logits[: len(tokens)]).item(), case
         if tokens and tokens[-1].finish_reason:
             assert tokens[-1].finish_reason == "length"
             assert tokens[-1].all_tokens == [*known.prompt, *known.tokens[: sequence.limit]]
@@ -135,8 +137,9 @@ class Schedule:
         held = len(known.prompt) + count - 1
         assert store.offset == held if count else store.offset <= held + 1
         store.rewind(held)  # a prompt that was done before its first token came out
-        pairs = alone(self.model, everything[store.offset : held + 1], sequence.sampler, store, 3)
-        assert [token for token, _ in pairs] == known.tokens[count : count + 3], str(self)
+        if self.rng.random() < 0.3:  # it takes as long as all the rest
+            pairs = alone(self.model, everything[store.offset : held + 1], sequence.sampler, store, FURTHER)
+            assert [token for token, _ in pairs] == known.tokens[count : count + FURTHER], str(self)
 
 
 def test_rows_equal_their_single_runs_to_the_bit(fuzz_cases, fuzz_seed):
