@@ -27,8 +27,8 @@ from tests.batches import (
     untouched,
 )
 
-LENGTHS = (1, 2, 9, 13, 37, 64, 65, 200)
-MOST_DRAFTS, MOST_TOKENS = 5, 16
+LENGTHS = (1, 2, 5, 9, 13, 37, 65, 200)
+MOST_DRAFTS, MOST_TOKENS = 4, 20
 FURTHER = 3  # tokens that a returned store is continued for
 SAMPLERS = {"greedy": (GREEDY,), "seeds": (GREEDY, WARM, COOL), "own": (GREEDY, OWN)}
 
@@ -59,13 +59,14 @@ class Schedule:
             draft_model={"scripts": self.scripts, "neural": drafter(self.architecture), "none": None}[self.kind],
             num_draft_tokens=self.depth,
             logits_processors=[untouched] if eager else None,
-            completion_batch_size=rng.choice((2, 5, 8)),
-            prefill_step_size=rng.choice((7, 512)),
-            admission_step_size=rng.choice((5, 16, 64)),
+            completion_batch_size=rng.choice((3, 5, 8, 8)),
+            prefill_step_size=rng.choice((7, 512, 512)),
+            admission_step_size=rng.choice((5, 16, 64, 64)),
         )
         self.scripts.follow(self.generator._batch)
+        self.burst = rng.choice((1, 3, 9))  # sequences that come at once
         self.sequences: dict[int, Sequence] = {}
-        self.waiting = [self.sequence(length) for length in rng.sample(LENGTHS, rng.randint(2, 6))]
+        self.waiting = [self.sequence(length) for length in rng.choices(LENGTHS, k=rng.randint(3, 9))]
 
     def __str__(self) -> str:
         return f"{self.architecture}, {self.kind}, {self.sampling}, {self.depth} drafts"
@@ -79,8 +80,9 @@ class Schedule:
     def run(self) -> None:
         while self.waiting or self.generator._requests():
             chance = self.rng.random()
-            if self.waiting and chance < 0.4:
-                self.insert(self.waiting.pop())
+            if chance < 0.4:
+                for _ in range(min(self.burst, len(self.waiting))):
+                    self.insert(self.waiting.pop())
             elif chance < 0.43:
                 self.cancel()
             elif chance < 0.435:
