@@ -19,8 +19,8 @@ from mtp_mlx import BatchGenerator, load, load_drafter
 from mtp_mlx.bench.batch import BatchReport, BatchRun, measure_batches
 from mtp_mlx.bench.measure import Workload
 from mtp_mlx.bench.prompts import read_prompts, select
-from mtp_mlx.models.gemma4 import Gemma4
 from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
+from mtp_mlx.models.target import Target
 from mtp_weights.locate import DEMO_DRAFTER, DEMO_TARGET, bundled_folder, resolve
 
 GOALS = {4: 1.5, 8: 1.2}  # MTP ÷ plain
@@ -79,7 +79,7 @@ def differing(found: BatchReport, peers: dict[int, list[BatchRun]]) -> dict[str,
 
 
 def newcomer(
-    model: Gemma4, drafter: Gemma4Assistant, prompts: Sequence[list[int]], long: list[int], step_size: int
+    model: Target, drafter: Gemma4Assistant, prompts: Sequence[list[int]], long: list[int], step_size: int
 ) -> tuple[float, float, float]:
     """Seven run and an eighth joins; seconds to its first token, and the longest and the usual pause of the others."""
     generator = BatchGenerator(model, draft_model=drafter, num_draft_tokens=2, admission_step_size=step_size)
@@ -106,7 +106,7 @@ def newcomer(
 
 
 def newcomer_figures(
-    model: Gemma4, drafter: Gemma4Assistant, prompts: Sequence[list[int]], repeats: int
+    model: Target, drafter: Gemma4Assistant, prompts: Sequence[list[int]], repeats: int
 ) -> list[Figure]:
     long = ([token for prompt in prompts for token in prompt] * 9)[:NEWCOMER]
     figures = []

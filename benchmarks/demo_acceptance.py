@@ -29,8 +29,8 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 import mtp_mlx
 from mtp_mlx.decoding.acceptance import count_agreeing
 from mtp_mlx.generate import tokenize
-from mtp_mlx.models.gemma4 import Gemma4
 from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
+from mtp_mlx.models.target import Target
 from mtp_mlx.speculation import Speculation
 from mtp_mlx.training import observe
 from mtp_mlx.training.unroll import unroll
@@ -71,7 +71,7 @@ def prefixes(tokenizer: TokenizerWrapper, entry: dict) -> Iterator[list[int]]:
             yield prompt + following[:length]
 
 
-def first_round(target: Gemma4, drafter: Gemma4Assistant, prefix: list[int]) -> Speculation:
+def first_round(target: Target, drafter: Gemma4Assistant, prefix: list[int]) -> Speculation:
     """The round that follows a prefix."""
     first, drafts = mtp_mlx.draft_tokens(target, drafter, prefix, MOST_DRAFTS)
     logits = target(mx.array([[*prefix, first, *drafts]]))
@@ -79,7 +79,7 @@ def first_round(target: Gemma4, drafter: Gemma4Assistant, prefix: list[int]) -> 
     return Speculation().after(MOST_DRAFTS, count_agreeing(mx.array([drafts]), chosen).item())
 
 
-def run(target: Gemma4, drafter: Gemma4Assistant, prompt: list[int], stop: set[int], tokens: int, sampler) -> list[int]:
+def run(target: Target, drafter: Gemma4Assistant, prompt: list[int], stop: set[int], tokens: int, sampler) -> list[int]:
     """A reply without its stop id."""
     reply = []
     stream = mtp_mlx.generate_step(
@@ -92,7 +92,7 @@ def run(target: Gemma4, drafter: Gemma4Assistant, prompt: list[int], stop: set[i
     return reply
 
 
-def accepted_everywhere(target: Gemma4, drafter: Gemma4Assistant, tokens: list[int]) -> list[int]:
+def accepted_everywhere(target: Target, drafter: Gemma4Assistant, tokens: list[int]) -> list[int]:
     """Of six drafts after token 1, 2, …: how many equal the tokens that really follow. Text given, nothing sampled."""
     ids = mx.array([tokens])
     states = unroll(drafter, target, observe(target, ids, dtype=mx.float32), MOST_DRAFTS)
@@ -119,7 +119,7 @@ def repeated_share(tokens: list[int]) -> tuple[int, int]:
 
 
 def measure_runs(
-    target: Gemma4, drafter: Gemma4Assistant, tokenizer: TokenizerWrapper, entries: list[dict], args, sampler
+    target: Target, drafter: Gemma4Assistant, tokenizer: TokenizerWrapper, entries: list[dict], args, sampler
 ) -> dict:
     """Acceptance by number of drafts over whole replies, with the share of repeated 8-grams."""
     total = [Speculation()] * MOST_DRAFTS
@@ -140,7 +140,7 @@ def measure_runs(
     }
 
 
-def measure_first_rounds(target: Gemma4, drafter: Gemma4Assistant, tokenizer: TokenizerWrapper, entries: list) -> dict:
+def measure_first_rounds(target: Target, drafter: Gemma4Assistant, tokenizer: TokenizerWrapper, entries: list) -> dict:
     """Acceptance in the first round, with the clustered head and with the full one."""
     rounds = [prefix for entry in entries for prefix in prefixes(tokenizer, entry)]
     result = summary(sum((first_round(target, drafter, prefix) for prefix in rounds), Speculation()))
@@ -168,7 +168,7 @@ def summary(speculation: Speculation) -> dict:
     }
 
 
-def measure(target: Gemma4, drafter: Gemma4Assistant, tokenizer: TokenizerWrapper, args: argparse.Namespace) -> dict:
+def measure(target: Target, drafter: Gemma4Assistant, tokenizer: TokenizerWrapper, args: argparse.Namespace) -> dict:
     figures = {}
     for domain, entries in held_out(args.held_out, args.prompts).items():
         started = time.perf_counter()

@@ -17,9 +17,10 @@ from benchmarks.figures import Figure, parser, ratio, report
 from mtp_mlx.decoding.compiled import CompiledRound
 from mtp_mlx.kv_cache import KVCache
 from mtp_mlx.load import load_drafter
-from mtp_mlx.models.config import FULL, SLIDING, AssistantConfig, TextConfig
+from mtp_mlx.models.config import FULL, SLIDING
 from mtp_mlx.models.gemma4 import Gemma4
 from mtp_mlx.models.gemma4_assistant import Gemma4Assistant, to_vocabulary_order
+from mtp_mlx.models.gemma4_config import AssistantConfig, TextConfig
 from tests import tiny
 
 BACKBONE = 1536

@@ -16,8 +16,8 @@ from mlx.utils import tree_flatten
 
 import mtp_weights  # noqa: F401  before MLX is used, for its BLAS
 from mtp_mlx.convert import Options, convert
-from mtp_mlx.models.config import TextConfig
 from mtp_mlx.models.gemma4 import Gemma4
+from mtp_mlx.models.gemma4_config import TextConfig
 from mtp_weights.pairs import official_config
 from mtp_weights.write import write_checkpoint
 

@@ -12,21 +12,21 @@ from mtp_mlx.decoding.compiled import CompiledRound
 from mtp_mlx.decoding.depth import FixedDepth
 from mtp_mlx.decoding.stream import TokenStream
 from mtp_mlx.kv_cache import KVCache
-from mtp_mlx.models.gemma4 import Gemma4
 from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
+from mtp_mlx.models.target import Target
 from tests import tiny
 
 DRAFTS = 3
 PROMPT = [5, 6, 7, 8]
 
 
-def pair(context: int) -> tuple[Gemma4, Gemma4Assistant]:
+def pair(context: int) -> tuple[Target, Gemma4Assistant]:
     """E2B in small, with heads wide enough that keys and values outweigh everything else."""
     config = tiny.target_config("e2b", max_position_embeddings=context, num_key_value_heads=2, global_head_dim=64)
     return tiny.build_target(config), tiny.build_drafter(tiny.drafter_config(config, clustered=True))
 
 
-def cache_holding(model: Gemma4, tokens: int, capacity: int) -> KVCache:
+def cache_holding(model: Target, tokens: int, capacity: int) -> KVCache:
     """A cache that says it holds so many tokens, with room for `capacity`."""
     cache = model.make_cache()
     cache.reserve(capacity)
@@ -36,7 +36,7 @@ def cache_holding(model: Gemma4, tokens: int, capacity: int) -> KVCache:
     return cache
 
 
-def peak_while_decoding(model: Gemma4, drafter: Gemma4Assistant | None, cache: KVCache, num_tokens: int) -> float:
+def peak_while_decoding(model: Target, drafter: Gemma4Assistant | None, cache: KVCache, num_tokens: int) -> float:
     """Peak of everything but the weights ÷ keys and values, over a whole generation."""
     modules = [model] if drafter is None else [model, drafter]
     weights = sum(array.nbytes for module in modules for _, array in tree_flatten(module.parameters()))

@@ -15,7 +15,8 @@ from mlx_vlm.models.gemma4.config import ModelConfig, VisionConfig
 from mlx_vlm.models.gemma4.config import TextConfig as VlmTextConfig
 from mlx_vlm.models.gemma4.gemma4 import Model
 
-from mtp_mlx.models.config import FULL, SLIDING, AssistantConfig, TextConfig
+from mtp_mlx.models.config import FULL, SLIDING
+from mtp_mlx.models.gemma4_config import AssistantConfig, TextConfig
 from mtp_weights.layout import drafter_weights, target_weights
 from mtp_weights.read import read_config, read_weights
 

@@ -32,7 +32,7 @@ from mtp_mlx.decoding.round import State
 from mtp_mlx.decoding.stream import TokenStream
 from mtp_mlx.load import load_model
 from mtp_mlx.models.config import FULL, SLIDING
-from mtp_mlx.models.gemma4 import Gemma4
+from mtp_mlx.models.target import Target
 from mtp_mlx.speculation import Speculation
 from tests import tiny
 
@@ -46,7 +46,7 @@ class Scripted:
 
     name = "mtp-mlx, scripted"
 
-    def __init__(self, model: Gemma4, drafter: nn.Module | None):
+    def __init__(self, model: Target, drafter: nn.Module | None):
         self.model, self.drafter = model, drafter
         self.speculation = Speculation()
 
@@ -65,7 +65,7 @@ class Scripted:
 class Forwards:
     """Times single compiled forward passes over the same cache."""
 
-    def __init__(self, model: Gemma4):
+    def __init__(self, model: Target):
         self.round, self.cache = round_for(model, None), model.make_cache()
         hidden = prefill(model, mx.array([PROMPT]), self.cache)
         self.token = self.round.first(self.cache, hidden, PROMPT, None).token
@@ -112,7 +112,7 @@ def plain_beside_mlx_lm(folder: Path, num_tokens: int, repeats: int) -> Figure:
 
 
 def share_of_ideal(
-    model: Gemma4, script: list[int], acceptance: float, num_tokens: int, drafts: int, repeats: int
+    model: Target, script: list[int], acceptance: float, num_tokens: int, drafts: int, repeats: int
 ) -> list[Figure]:
     """Speed-up and its share of the ideal, each from one plain run, one scripted run and forwards around them."""
     right = np.random.default_rng(0).random(len(script)) < acceptance
@@ -135,7 +135,7 @@ def share_of_ideal(
     ]
 
 
-def always_wrong(model: Gemma4, script: list[int], num_tokens: int, repeats: int) -> list[Figure]:
+def always_wrong(model: Target, script: list[int], num_tokens: int, repeats: int) -> list[Figure]:
     wrong = Scripted(model, tiny.ScriptedDrafter(script, True, model.config.vocab_size))
     plain = Scripted(model, None)
     timed(plain, PROMPT, WARM_UP, 0), timed(wrong, PROMPT, WARM_UP, "auto")

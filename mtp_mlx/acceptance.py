@@ -5,13 +5,13 @@ from collections.abc import Callable, Sequence
 from mtp_mlx.decoding.compiled import round_for
 from mtp_mlx.decoding.depth import FixedDepth
 from mtp_mlx.decoding.stream import TokenStream
-from mtp_mlx.models.gemma4 import Gemma4
 from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
+from mtp_mlx.models.target import Target
 from mtp_mlx.speculation import Speculation
 
 
 def measure_acceptance(
-    model: Gemma4,
+    model: Target,
     drafter: Gemma4Assistant,
     prompts: Sequence[list[int]],
     *,

@@ -8,7 +8,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.tuner.utils import linear_to_lora_layers
 
 from mtp_mlx.errors import UserError
-from mtp_mlx.models.gemma4 import Gemma4
+from mtp_mlx.models.target import Target
 from mtp_weights.json_file import read_object
 from mtp_weights.layout import canonical
 from mtp_weights.links import check_links
@@ -18,7 +18,7 @@ _CONFIG, _WEIGHTS = "adapter_config.json", "adapters.safetensors"
 _LEAVES = {"lora_a", "lora_b", "m"}  # "m" is DoRA's magnitude
 
 
-def load_adapters(model: Gemma4, folder: Path) -> None:
+def load_adapters(model: Target, folder: Path) -> None:
     """Puts the adapters in `folder` on `model`, as `mlx_lm.lora` wrote them.
 
     Raises:
@@ -41,7 +41,7 @@ def load_adapters(model: Gemma4, folder: Path) -> None:
     mx.eval(model.parameters())
 
 
-def _add_layers(model: Gemma4, config: dict[str, Any], folder: Path) -> None:
+def _add_layers(model: Target, config: dict[str, Any], folder: Path) -> None:
     try:
         parameters = {"dropout": 0.0, **config["lora_parameters"]}
         is_dora = config.get("fine_tune_type") == "dora"
@@ -50,7 +50,7 @@ def _add_layers(model: Gemma4, config: dict[str, Any], folder: Path) -> None:
         raise UserError(f"{_CONFIG} does not describe adapters of mlx-lm", given=f"{folder}: {error}") from error
 
 
-def _check(model: Gemma4, weights: dict[str, mx.array], config: dict[str, Any], folder: Path) -> None:
+def _check(model: Target, weights: dict[str, mx.array], config: dict[str, Any], folder: Path) -> None:
     """Every tensor must have its place in the model, and every new layer its tensors."""
     own = tree_flatten(model.parameters(), destination={})
     added = {name for name in own if name.rsplit(".", 1)[-1] in _LEAVES}

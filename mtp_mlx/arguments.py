@@ -8,7 +8,7 @@ import numpy as np
 
 from mtp_mlx.errors import MisuseError
 from mtp_mlx.kv_cache import KVCache
-from mtp_mlx.models.config import TextConfig
+from mtp_mlx.models.config import DecoderConfig
 
 
 def token_ids(prompt: Sequence[int] | mx.array | np.ndarray, vocab_size: int) -> list[int]:
@@ -54,7 +54,7 @@ def check_positive(name: str, value: int) -> None:
         raise MisuseError(f"{name} must be a positive whole number", given=repr(value))
 
 
-def check_cache(cache: KVCache, config: TextConfig, num_draft_tokens: int | str) -> None:
+def check_cache(cache: KVCache, config: DecoderConfig, num_draft_tokens: int | str) -> None:
     """Refuses a cache that another model made, or one that is made for other rounds.
 
     Its rings are sized for the rounds it was made for: a longer one would overwrite keys that are still needed.

@@ -13,7 +13,7 @@ from mtp_mlx.batch_request import BatchStats, BatchToken
 from mtp_mlx.batching import MAX_TOKENS, BatchGenerator
 from mtp_mlx.decoding.sampling import LogitsProcessor, Sampler
 from mtp_mlx.kv_cache import KVCache
-from mtp_mlx.load import Target
+from mtp_mlx.load import AnyTarget
 from mtp_mlx.speculation import Speculation
 
 
@@ -57,7 +57,7 @@ class _Reply:
 
 
 def batch_generate(
-    model: Target,
+    model: AnyTarget,
     tokenizer: TokenizerWrapper,
     prompts: Sequence[Sequence[int]],
     prompt_caches: Sequence[KVCache | None] | None = None,

@@ -23,7 +23,7 @@ from mtp_mlx.decoding.sampling import LogitsProcessor, Sampler
 from mtp_mlx.decoding.slots import take
 from mtp_mlx.errors import MisuseError
 from mtp_mlx.kv_cache import MAX_DRAFT_TOKENS, KVCache
-from mtp_mlx.load import Target, as_target
+from mtp_mlx.load import AnyTarget, as_target
 from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
 from mtp_mlx.speculation import Speculation
 
@@ -50,7 +50,7 @@ class BatchGenerator:
 
     def __init__(
         self,
-        model: Target,
+        model: AnyTarget,
         *,
         draft_model: Gemma4Assistant | None = None,
         num_draft_tokens: int | str = "auto",

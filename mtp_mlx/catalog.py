@@ -1,4 +1,4 @@
-"""The targets that `mtp models` lists: official ones, their conversions, and whatever Gemma 4 is in the cache."""
+"""The targets that `mtp models` lists: official ones, their conversions, and whatever target is in the cache."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -7,9 +7,10 @@ from typing import Any
 
 from mtp_mlx import memory
 from mtp_mlx.errors import UserError
-from mtp_mlx.models.config import TARGET_TYPES, TextConfig
+from mtp_mlx.models.config import DecoderConfig
+from mtp_mlx.models.registry import TARGET_TYPES, target_config
 from mtp_weights.hub import cache_state, cached_repositories, snapshot_of
-from mtp_weights.pairs import PAIRS, Pair, choose_drafter, official_config
+from mtp_weights.pairs import PAIRS, Pair, choose_drafter, known_drafter, official_config, pair_of
 from mtp_weights.quantization import quantization_of
 from mtp_weights.read import read_config
 from mtp_weights.recipe import MODES, Recipe
@@ -23,6 +24,7 @@ class Entry:
 
     Attributes:
         name: the short name, or the repository where it has none.
+        drafter: the repository; empty where none is known.
         bits: of most weights, e.g. "4" or "mxfp4".
         download_bytes: of target and drafter; where `is_estimate`, of the text model alone and from its configuration.
         needed_bytes: memory for target, drafter, and keys and values at the context length asked for.
@@ -58,10 +60,10 @@ def entries(context: int, everything: bool = False) -> list[Entry]:
     return [*listed, *filter(None, others)]
 
 
-def smaller_variant(hidden_size: int, context: int, limit: int) -> str | None:
+def smaller_variant(config: DecoderConfig, context: int, limit: int) -> str | None:
     """The largest known target of this size that needs at most `limit` bytes, by its short name."""
-    pairs = (pair for pair in PAIRS if pair.hidden_size == hidden_size)
-    found = [_official(pair, end, context) for pair in pairs for end in ("8bit", "6bit", "4bit")]
+    pair = pair_of(config.model_type, config.hidden_size)
+    found = [] if pair is None else [_official(pair, end, context) for end in ("8bit", "6bit", "4bit")]
     fitting = [entry for entry in found if entry.needed_bytes <= limit]
     return max(fitting, key=lambda entry: entry.needed_bytes).name if fitting else None
 
@@ -83,9 +85,17 @@ def _official(pair: Pair, end: str, context: int) -> Entry:
         estimates = zip(configs, (recipe, None), strict=True)
         return [memory.estimated_bytes(config, recipe, item_bytes) for config, recipe in estimates]
 
-    key_values = memory.key_value_bytes(TextConfig.from_dict(configs[0]), context)
+    config = target_config(configs[0])
+    key_values = memory.key_value_bytes(config, context)
     need = memory.Needs(*sizes(memory.ITEM_BYTES), key_values)
-    return _entry(name, repository, choose_drafter(repository, pair.hidden_size).name, _bits(recipe), sizes(2), need)
+    return _entry(
+        name,
+        repository,
+        choose_drafter(repository, config.model_type, pair.hidden_size).name,
+        _bits(recipe),
+        sizes(2),
+        need,
+    )
 
 
 def _recipe(end: str) -> Recipe | None:
@@ -105,7 +115,7 @@ def _bits(recipe: Recipe | None) -> str:
 
 
 def _from_cache(repository: str, context: int) -> Entry | None:
-    """A repository in the cache that is a complete Gemma 4 target of any name, such as a fine-tune."""
+    """A repository in the cache that is a complete target of any name, such as a fine-tune."""
     folder = snapshot_of(repository)
     if folder is None:
         return None
@@ -113,9 +123,11 @@ def _from_cache(repository: str, context: int) -> Entry | None:
         raw = read_config(folder)
         if raw.get("model_type") not in TARGET_TYPES:
             return None
-        drafter = choose_drafter(repository, TextConfig.from_dict(raw).hidden_size).name
+        config = target_config(raw)
+        choice = known_drafter(repository, config.model_type, config.hidden_size)
+        drafter = "" if choice is None else choice.name
         quantization = quantization_of(raw)
-        need = memory.needs(folder, snapshot_of(drafter), context)
+        need = memory.needs(folder, snapshot_of(drafter) if drafter else None, context)
     except UserError:  # a damaged checkpoint in the cache is no reason not to list the others
         return None
     bits = _bits(None if quantization is None else Recipe(quantization))
@@ -123,8 +135,8 @@ def _from_cache(repository: str, context: int) -> Entry | None:
 
 
 def _entry(name: str, target: str, drafter: str, bits: str, estimates: Sequence[int], need: memory.Needs) -> Entry:
-    folders = [snapshot_of(target), snapshot_of(drafter)]
-    sizes = [size if at is None else _folder_bytes(at) for at, size in zip(folders, estimates, strict=True)]
+    folders = [snapshot_of(name) for name in (target, drafter) if name]
+    sizes = [size if at is None else _folder_bytes(at) for at, size in zip(folders, estimates, strict=False)]
     return Entry(
         name=name,
         target=target,

@@ -13,7 +13,8 @@ import mlx.core as mx
 
 from mtp_mlx.errors import MisuseError, UserError
 from mtp_mlx.mlx_lm_config import is_text_only, mlx_lm_config
-from mtp_mlx.models.config import DRAFTER_TYPES, TARGET_TYPES, AssistantConfig, TextConfig, check_model_type
+from mtp_mlx.models.gemma4_config import DRAFTER_TYPES
+from mtp_mlx.models.registry import TARGET_TYPES, check_model_type, drafter_config, target_config
 from mtp_weights.layout import drafter_weights, target_weights
 from mtp_weights.model_card import model_card
 from mtp_weights.quantization import quantization_of
@@ -100,7 +101,7 @@ def convert(
 
     Raises:
         MisuseError: the source is quantized already.
-        UserError: the source is no Gemma 4 checkpoint or is damaged, or the folder cannot be written.
+        UserError: the source is no target or drafter, or is damaged, or the folder cannot be written.
     """
     raw = read_config(source)
     check_model_type(raw, (*TARGET_TYPES, *DRAFTER_TYPES), "model")
@@ -131,14 +132,14 @@ class _Conversion:
         self.is_drafter = raw["model_type"] in DRAFTER_TYPES
         weights = read_weights(source)
         if self.is_drafter:
-            layers = AssistantConfig.from_dict(raw).text.layers
+            layers = drafter_config(raw).text.layers
             self.weights = drafter_weights(weights)
             ordering = [array for key, array in weights.items() if key.endswith(_TOKEN_ORDERING)]
             self.weights |= dict.fromkeys(
                 [_TOKEN_ORDERING] if ordering else [], *ordering
             )  # as it was, not as we use it
         else:
-            self.text = TextConfig.from_dict(raw)
+            self.text = target_config(raw)
             layers = self.text.layers
             self.weights = target_weights(weights, len(self.text.kv_owners), self.text.tie_word_embeddings)
         self.recipe = options.recipe(len(layers))

@@ -14,7 +14,7 @@ import mlx.core as mx
 from mtp_mlx.decoding.prefill import prefill
 from mtp_mlx.decoding.widths import Widths, exact_widths, price_of
 from mtp_mlx.kv_cache import KVCache
-from mtp_mlx.models.gemma4 import Gemma4
+from mtp_mlx.models.target import Target
 from mtp_mlx.steps import RowsStep
 
 HEAD, PER_LAYER = "head", "per-layer embeddings"
@@ -67,7 +67,7 @@ class ExactWay:
         return {"computed_rows": list(self.widths.computed), "price": self.price}
 
 
-def exact_way(model: Gemma4, tokens: int, num_draft_tokens: int | str) -> ExactWay:
+def exact_way(model: Target, tokens: int, num_draft_tokens: int | str) -> ExactWay:
     """Measures what `exact=True` does for a generation of so many tokens, prompt included.
 
     Raises:
@@ -79,7 +79,7 @@ def exact_way(model: Gemma4, tokens: int, num_draft_tokens: int | str) -> ExactW
     return ExactWay(widths, price_of(model, widths, cache.capacity))
 
 
-def measure_kinds(model: Gemma4, ids: list[int], most_rows: int) -> list[Kind]:
+def measure_kinds(model: Target, ids: list[int], most_rows: int) -> list[Kind]:
     """Compares widths 1 … `most_rows`.
 
     Args:
@@ -130,7 +130,7 @@ def _compare(part: "_Part", most_rows: int) -> _Comparison:
 class _Trace:
     """What one-row decoding computes over the last rows of `ids`: the inputs of every layer, and the final cache."""
 
-    def __init__(self, model: Gemma4, ids: list[int], rows: int):
+    def __init__(self, model: Target, ids: list[int], rows: int):
         self.model, self.rows = model, rows
         self.start = len(ids) - rows
         self.tokens = mx.array([ids[self.start :]])
@@ -148,9 +148,9 @@ class _Trace:
         embedded = x = inner.embed(token)
         per_layer = inner.per_layer_inputs(token, x)
         inputs = []
-        for i, layer in enumerate(inner.layers):
+        for i in range(len(inner.layers)):
             inputs.append(x)
-            x = layer(x, None if per_layer is None else per_layer[:, :, i], step)
+            x = inner.run([i], x, per_layer, step)
         step.commit()
         return embedded, inputs, inner.norm(x), per_layer
 
@@ -202,8 +202,8 @@ class _LayerPart(_Part):
             step.kv[layer_type] = (shared.keys, shared.values)
         per_layer = None
         if trace.per_layer[0] is not None:
-            per_layer = self.rows(trace.per_layer, row, width)[:, :, self.index]
-        return trace.model.layers[self.index](self.rows(self.inputs, row, width), per_layer, step)
+            per_layer = self.rows(trace.per_layer, row, width)
+        return trace.model.model.run([self.index], self.rows(self.inputs, row, width), per_layer, step)
 
 
 class _HeadPart(_Part):

@@ -23,9 +23,9 @@ from mtp_mlx.decoding.sampling import LogitsProcessor, Sampler, log_softmax
 from mtp_mlx.decoding.stream import TokenStream
 from mtp_mlx.decoding.widths import Widths, exact_widths
 from mtp_mlx.kv_cache import KVCache
-from mtp_mlx.load import Target, as_target
-from mtp_mlx.models.gemma4 import Gemma4
+from mtp_mlx.load import AnyTarget, as_target
 from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
+from mtp_mlx.models.target import Target
 from mtp_mlx.speculation import Speculation
 from mtp_mlx.stop_strings import StopStrings
 
@@ -74,7 +74,7 @@ class GenerationResponse:
 
 def generate_step(
     prompt: Sequence[int] | mx.array,
-    model: Target,
+    model: AnyTarget,
     *,
     draft_model: Gemma4Assistant | None = None,
     num_draft_tokens: int | str = "auto",
@@ -126,7 +126,7 @@ def generate_step(
 
 
 def stream_generate(
-    model: Target,
+    model: AnyTarget,
     tokenizer: TokenizerWrapper | PreTrainedTokenizerBase,
     prompt: Prompt,
     max_tokens: int = 256,
@@ -174,7 +174,7 @@ def stream_generate(
 
 
 def generate(
-    model: Target,
+    model: AnyTarget,
     tokenizer: TokenizerWrapper | PreTrainedTokenizerBase,
     prompt: Prompt,
     verbose: bool = False,
@@ -192,7 +192,7 @@ def generate(
 
 
 def draft_tokens(
-    model: Target, drafter: Gemma4Assistant, prompt_ids: Sequence[int] | mx.array, num_draft_tokens: int
+    model: AnyTarget, drafter: Gemma4Assistant, prompt_ids: Sequence[int] | mx.array, num_draft_tokens: int
 ) -> tuple[int, list[int]]:
     """What would be drafted after a prompt.
 
@@ -219,7 +219,7 @@ def tokenize(tokenizer: TokenizerWrapper, text: str) -> list[int]:
 
 
 def _token_stream(
-    model: Gemma4,
+    model: Target,
     prompt: list[int],
     *,
     draft_model: Gemma4Assistant | None,
@@ -246,7 +246,7 @@ def _token_stream(
 
 
 def _exact_widths(
-    model: Gemma4, cache: KVCache, prompt: list[int], max_tokens: int, num_draft_tokens: int | str
+    model: Target, cache: KVCache, prompt: list[int], max_tokens: int, num_draft_tokens: int | str
 ) -> Widths:
     """The widths for an exact generation, the same with a drafter and without; gives the cache its final size."""
     depth_policy(num_draft_tokens, AutoDepth())  # refuses a number out of range

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from mtp_mlx.models.config import LayerConfig, TextConfig
+from mtp_mlx.models.config import SLIDING, DecoderConfig, LayerConfig
 
 MAX_DRAFT_TOKENS = 16  # llama.cpp's default --draft-max; the rings leave room for two rounds of it
 CAPACITY_STEP = 256
@@ -97,7 +97,7 @@ class KVCache:
         max_draft_tokens: most drafts a round verifies; sets how much longer than the window the rings are.
     """
 
-    def __init__(self, config: TextConfig, slots: int = 1, max_draft_tokens: int = MAX_DRAFT_TOKENS):
+    def __init__(self, config: DecoderConfig, slots: int = 1, max_draft_tokens: int = MAX_DRAFT_TOKENS):
         self.config = config
         self.slots = slots
         self.layers = [LayerCache(config.layers[i]) for i in config.kv_owners]
@@ -108,7 +108,8 @@ class KVCache:
         # two rounds of rows may be garbage while the drafter's window of window + 1 keys has to stay whole.
         self.max_draft_tokens = max_draft_tokens
         self.max_rows = max_draft_tokens + 1
-        self.ring = _round_up(config.sliding_window + 1 + 2 * self.max_rows, 8)
+        self.has_rings = SLIDING in config.kv_types
+        self.ring = _round_up(config.sliding_window + 1 + 2 * self.max_rows, 8) if self.has_rings else 0
         self._entry = {owner: n for n, owner in enumerate(config.kv_owners)}
         self.checkpoints: list[Checkpoint] = []  # from the oldest place to the newest
 
@@ -122,7 +123,7 @@ class KVCache:
         return self.layers[index]
 
     @classmethod
-    def over(cls, config: TextConfig, arrays: list[mx.array]) -> "KVCache":
+    def over(cls, config: DecoderConfig, arrays: list[mx.array]) -> "KVCache":
         """A cache over existing `arrays`, for use inside a compiled function."""
         cache = cls(config, slots=arrays[0].shape[0])
         cache.arrays = arrays
@@ -207,6 +208,8 @@ class KVCache:
         return offset
 
     def _rings_reach(self, offset: int) -> bool:
+        if not self.has_rings:
+            return True
         oldest_intact = self.written - self.ring
         return oldest_intact <= max(0, offset - self.config.sliding_window - 1)
 

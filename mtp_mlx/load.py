@@ -11,29 +11,31 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_map_with_path
 from mlx_lm.models import gemma4 as mlx_lm_gemma4
 from mlx_lm.models import gemma4_text as mlx_lm_gemma4_text
+from mlx_lm.models import llama as mlx_lm_llama
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.tokenizer_utils import load as load_tokenizer_files
 
 from mtp_mlx.adapters import load_adapters
 from mtp_mlx.errors import UserError
-from mtp_mlx.models.config import AssistantConfig, TextConfig
-from mtp_mlx.models.gemma4 import Gemma4
 from mtp_mlx.models.gemma4_assistant import Gemma4Assistant, to_cluster_order
 from mtp_mlx.models.memo import weight_ids
+from mtp_mlx.models.registry import drafter_config, new_target, target_config
+from mtp_mlx.models.target import Target
 from mtp_mlx.pairing import check_pair, check_tokenizers
 from mtp_weights.layout import drafter_weights, target_weights
 from mtp_weights.locate import resolve
 from mtp_weights.openblas import use_threads
-from mtp_weights.pairs import drafter_for
+from mtp_weights.pairs import choose_drafter
 from mtp_weights.quantization import module_quantization, quantization_of
 from mtp_weights.read import read_config, read_generation_config, read_weights, stop_ids
 
 SMALL_MATRIX = 2**18
 
-Target = Gemma4 | mlx_lm_gemma4.Model | mlx_lm_gemma4_text.Model
+MlxLmModel = mlx_lm_gemma4_text.Model | mlx_lm_llama.Model
+AnyTarget = Target | mlx_lm_gemma4.Model | MlxLmModel
 
 
-def load(path_or_repo: str | Path, adapter_path: str | Path | None = None) -> tuple[Gemma4, TokenizerWrapper]:
+def load(path_or_repo: str | Path, adapter_path: str | Path | None = None) -> tuple[Target, TokenizerWrapper]:
     """Loads a target and its tokenizer, as `mlx_lm.load` does.
 
     Args:
@@ -41,7 +43,7 @@ def load(path_or_repo: str | Path, adapter_path: str | Path | None = None) -> tu
         adapter_path: a folder of LoRA adapters that `mlx_lm.lora` wrote.
 
     Raises:
-        UserError: not found, not a Gemma 4 target, or the files are incomplete or damaged.
+        UserError: not found, not a target, or the files are incomplete or damaged.
     """
     path = resolve(str(path_or_repo))
     model, config = load_model(path)
@@ -50,7 +52,7 @@ def load(path_or_repo: str | Path, adapter_path: str | Path | None = None) -> tu
     return model, load_tokenizer(path, stop_ids(config, read_generation_config(path)))
 
 
-def load_model(path_or_repo: str | Path) -> tuple[Gemma4, dict[str, Any]]:
+def load_model(path_or_repo: str | Path) -> tuple[Target, dict[str, Any]]:
     """Loads a target alone.
 
     Returns:
@@ -58,9 +60,9 @@ def load_model(path_or_repo: str | Path) -> tuple[Gemma4, dict[str, Any]]:
     """
     path = resolve(str(path_or_repo))
     raw = read_config(path)
-    config = TextConfig.from_dict(raw)
+    config = target_config(raw)
     weights = target_weights(read_weights(path), len(config.kv_owners), config.tie_word_embeddings)
-    model = Gemma4(config)
+    model = new_target(config)
     model.name, model.path = str(path_or_repo), path
     _match(model, weights, raw)
     _fill(model, weights)
@@ -85,7 +87,7 @@ def load_tokenizer(path: Path, eos_token_ids: set[int]) -> TokenizerWrapper:
         ) from error
 
 
-def load_drafter(path_or_repo: str | Path, model: Target, *, draft_position: str = "next") -> Gemma4Assistant:
+def load_drafter(path_or_repo: str | Path, model: AnyTarget, *, draft_position: str = "next") -> Gemma4Assistant:
     """Loads the MTP drafter of `model`. The pair is checked by its configurations before any weights are read.
 
     Args:
@@ -98,10 +100,10 @@ def load_drafter(path_or_repo: str | Path, model: Target, *, draft_position: str
     """
     target = as_target(model)
     if str(path_or_repo) == "auto":
-        path_or_repo = drafter_for(target.name, target.config.hidden_size)
+        path_or_repo = choose_drafter(target.name, target.config.model_type, target.config.hidden_size).name
     path = resolve(str(path_or_repo))
     raw = read_config(path)
-    config = AssistantConfig.from_dict(raw)
+    config = drafter_config(raw)
     check_pair(target.config, config)
     if target.path is not None:
         check_tokenizers(target.path, path)
@@ -114,21 +116,20 @@ def load_drafter(path_or_repo: str | Path, model: Target, *, draft_position: str
     return drafter
 
 
-def as_target(model: Target) -> Gemma4:
+def as_target(model: AnyTarget) -> Target:
     """The target itself, or for a model that `mlx_lm.load` returned, a target over the very same weights.
 
     Nothing is copied: the new target takes over mlx-lm's layers (quantized or LoRA ones too) and arrays.
 
     Raises:
-        UserError: neither a target nor a Gemma 4 model of mlx-lm.
+        UserError: neither a target nor a model of mlx-lm that can be one.
     """
-    if isinstance(model, Gemma4):
+    if isinstance(model, Target):
         return model
     inner = model.language_model if isinstance(model, mlx_lm_gemma4.Model) else model
-    if not isinstance(inner, mlx_lm_gemma4_text.Model):
-        raise UserError(
-            "the model must be a Gemma 4 target", given=type(model).__name__, fix="load it with mtp_mlx.load"
-        )
+    if not isinstance(inner, MlxLmModel):
+        given = f"{type(model).__module__}.{type(model).__name__}"
+        raise UserError("the model must be a target of mtp's or mlx-lm's", given=given, fix="load it with mtp_mlx.load")
     weights = weight_ids(inner)
     known, target = _ADOPTED.get(id(inner), ([], None))
     if weights != known:
@@ -140,11 +141,11 @@ def as_target(model: Target) -> Gemma4:
 
 
 # Targets over mlx-lm's models, by the id of the model, for as long as it lives: compiled functions stay with a target.
-_ADOPTED: dict[int, tuple[list[int], Gemma4]] = {}
+_ADOPTED: dict[int, tuple[list[int], Target]] = {}
 
 
-def _adopt(source: mlx_lm_gemma4_text.Model) -> Gemma4:
-    target = Gemma4(TextConfig.from_dict(vars(source.args)))
+def _adopt(source: MlxLmModel) -> Target:
+    target = new_target(target_config(vars(source.args)))
     modules = dict(source.named_modules())
     leaves = tree_map_with_path(
         lambda path, own: modules.get(path, own) if own.parameters() else own,
@@ -194,7 +195,7 @@ def _for_device(array: mx.array) -> mx.array:
     return array.astype(mx.float32) if _on_cpu() and array.dtype in (mx.bfloat16, mx.float16) else array
 
 
-def choose_threads(model: Gemma4) -> None:
+def choose_threads(model: Target) -> None:
     """One BLAS thread for a small target: on two cores the demo target's pass takes 5.6 instead of 7.0 ms, one with
     matrices of 512 to 2048 takes 38 instead of 28 (docs/log.md, 2026-11-30).
     """

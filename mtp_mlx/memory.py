@@ -15,9 +15,10 @@ from mlx.utils import tree_flatten
 
 from mtp_mlx.errors import UserError
 from mtp_mlx.kv_cache import KVCache
-from mtp_mlx.models.config import DRAFTER_TYPES, AssistantConfig, TextConfig
-from mtp_mlx.models.gemma4 import Gemma4
+from mtp_mlx.models.config import DecoderConfig
 from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
+from mtp_mlx.models.gemma4_config import DRAFTER_TYPES
+from mtp_mlx.models.registry import drafter_config, new_target, target_config
 from mtp_weights.layout import drafter_weights, target_weights
 from mtp_weights.read import read_config, read_weights
 from mtp_weights.recipe import Recipe, nbytes
@@ -58,7 +59,7 @@ def needs(target: Path, drafter: Path | None, context: int) -> Needs:
     Raises:
         UserError: a folder holds no readable checkpoint.
     """
-    config = TextConfig.from_dict(read_config(target))
+    config = target_config(read_config(target))
     weights = checkpoint_bytes(target)
     return Needs(weights, 0 if drafter is None else checkpoint_bytes(drafter), key_value_bytes(config, context))
 
@@ -69,7 +70,7 @@ def checkpoint_bytes(folder: Path) -> int:
     if raw.get("model_type") in DRAFTER_TYPES:
         weights = drafter_weights(weights)
     else:
-        config = TextConfig.from_dict(raw)
+        config = target_config(raw)
         weights = target_weights(weights, len(config.kv_owners), config.tie_word_embeddings)
     return sum(array.size * _loaded_item_bytes(array.dtype) for array in weights.values())
 
@@ -87,7 +88,7 @@ def estimated_bytes(config: dict[str, Any], recipe: Recipe | None, item_bytes: i
     return sum(nbytes(array.shape, quantized[name], item_bytes) for name, array in parameters.items())
 
 
-def key_value_bytes(config: TextConfig, context: int) -> int:
+def key_value_bytes(config: DecoderConfig, context: int) -> int:
     """Bytes of the keys and values of one sequence of `context` tokens."""
     context = min(context, config.max_position_embeddings)
     ring = KVCache(config).ring
@@ -125,8 +126,8 @@ def gigabytes(count: int) -> str:
 
 def _module(config: dict[str, Any]) -> nn.Module:
     if config.get("model_type") in DRAFTER_TYPES:
-        return Gemma4Assistant(AssistantConfig.from_dict(config))
-    return Gemma4(TextConfig.from_dict(config))
+        return Gemma4Assistant(drafter_config(config))
+    return new_target(target_config(config))
 
 
 def _loaded_item_bytes(dtype: mx.Dtype) -> int:

@@ -3,18 +3,21 @@
 from typing import Any
 
 from mtp_mlx.errors import UserError
-from mtp_mlx.models.config import FULL, TextConfig
+from mtp_mlx.models import llama_config
+from mtp_mlx.models.config import FULL, DecoderConfig
+from mtp_mlx.models.gemma4_config import TextConfig
+from mtp_mlx.models.llama_config import LlamaConfig
 
-# The type that mlx-lm has a text-only loader for; it reads the others inside of a multimodal config.
+# The type of Gemma 4 that mlx-lm has a text-only loader for; it reads the others inside of a multimodal config.
 _TEXT_ONLY = "gemma4_text"
 
 
 def is_text_only(config: dict[str, Any]) -> bool:
     """Whether mlx-lm reads this config.json, and the names beside it, without a multimodal wrapper."""
-    return not config.get("text_config") and config["model_type"] == _TEXT_ONLY
+    return not config.get("text_config") and config["model_type"] in (_TEXT_ONLY, *llama_config.TARGET_TYPES)
 
 
-def mlx_lm_config(config: dict[str, Any], text: TextConfig) -> dict[str, Any]:
+def mlx_lm_config(config: dict[str, Any], text: DecoderConfig) -> dict[str, Any]:
     """Rewrites config.json of a target.
 
     Args:
@@ -24,6 +27,24 @@ def mlx_lm_config(config: dict[str, Any], text: TextConfig) -> dict[str, Any]:
     Raises:
         UserError: mlx-lm's fields cannot say what this one says.
     """
+    return _llama(config, text) if isinstance(text, LlamaConfig) else _gemma4(config, text)
+
+
+def _llama(config: dict[str, Any], text: LlamaConfig) -> dict[str, Any]:
+    fields = {key: value for key, value in config.items() if key != "rope_parameters"}
+    return {
+        **fields,
+        "head_dim": text.layers[0].head_dim,
+        "num_key_value_heads": text.layers[0].num_key_value_heads,
+        "tie_word_embeddings": text.tie_word_embeddings,
+        "max_position_embeddings": text.max_position_embeddings,
+        "rms_norm_eps": text.rms_norm_eps,
+        "rope_theta": text.rope["rope_theta"],
+        "rope_scaling": None if text.rope["rope_type"] == "default" else text.rope,
+    }
+
+
+def _gemma4(config: dict[str, Any], text: TextConfig) -> dict[str, Any]:
     outer = {key: value for key, value in config.items() if key != "text_config"}
     own = config.get("text_config") or config
     inner = _rewritten(own, _filled_in({**outer, **own}, text), text)

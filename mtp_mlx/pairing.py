@@ -4,12 +4,13 @@ import filecmp
 from pathlib import Path
 
 from mtp_mlx.errors import UserError
-from mtp_mlx.models.config import AssistantConfig, TextConfig
+from mtp_mlx.models.config import SLIDING, DecoderConfig
+from mtp_mlx.models.gemma4_config import AssistantConfig
 from mtp_weights.json_file import read_object
-from mtp_weights.pairs import drafter_name
+from mtp_weights.pairs import pair_of
 
 
-def check_pair(target: TextConfig, drafter: AssistantConfig) -> None:
+def check_pair(target: DecoderConfig, drafter: AssistantConfig) -> None:
     """Checks that `drafter` can read what `target` offers: its hidden state, vocabulary, keys and values.
 
     Raises:
@@ -17,23 +18,30 @@ def check_pair(target: TextConfig, drafter: AssistantConfig) -> None:
     """
     for what, wanted, given in _requirements(target, drafter):
         if wanted != given:
-            right = drafter_name(target.hidden_size)
+            right = pair_of(target.model_type, target.hidden_size)
             raise UserError(
                 f"wrong pair: the target has {what} {wanted}, the drafter was trained for {given}",
-                fix=f"use {right}" if right else "use the drafter that was trained on this target",
+                fix=f"use {right.drafter}" if right else "use the drafter that was trained on this target",
             )
 
 
-def _requirements(target: TextConfig, drafter: AssistantConfig):
+def _requirements(target: DecoderConfig, drafter: AssistantConfig):
     """Pairs of what the target has and what the drafter expects, with a name for each."""
+    types = {layer.layer_type for layer in drafter.text.layers}
     yield "hidden size", target.hidden_size, drafter.backbone_hidden_size
     yield "vocabulary size", target.vocab_size, drafter.text.vocab_size
-    yield "sliding window", target.sliding_window, drafter.text.sliding_window
+    yield "attention layers of", *(_listed(kinds) for kinds in (types & set(target.kv_types), types))
+    if SLIDING in types:
+        yield "sliding window", target.sliding_window, drafter.text.sliding_window
     for layer in drafter.text.layers:
         kind = layer.layer_type.replace("_", " ")
         owner = target.layers[target.last_owner(layer.layer_type)]
         yield f"head dimension in {kind}", owner.head_dim, layer.head_dim
         yield f"key-value heads in {kind}", owner.num_key_value_heads, layer.num_key_value_heads
+
+
+def _listed(kinds: set[str]) -> str:
+    return " and ".join(sorted(kinds)) or "another kind"
 
 
 def check_tokenizers(target: Path, drafter: Path) -> None:

@@ -10,7 +10,7 @@ import mlx.core as mx
 from mtp_mlx.decoding.prefill import PREFILL_STEP_SIZE, Progress, prefill
 from mtp_mlx.decoding.sampling import LogitsProcessor
 from mtp_mlx.kv_cache import KVCache
-from mtp_mlx.load import Target, as_target
+from mtp_mlx.load import AnyTarget, as_target
 
 
 class PromptCache:
@@ -24,7 +24,7 @@ class PromptCache:
         model: the target.
     """
 
-    def __init__(self, model: Target):
+    def __init__(self, model: AnyTarget):
         self.model = as_target(model)
         self.clear()
 

@@ -15,8 +15,8 @@ from mlx.utils import tree_flatten
 
 from mtp_mlx.errors import UserError
 from mtp_mlx.kv_cache import Checkpoint, LayerCache
-from mtp_mlx.load import Target
-from mtp_mlx.models.gemma4 import Gemma4
+from mtp_mlx.load import AnyTarget
+from mtp_mlx.models.target import Target
 from mtp_mlx.prompt_cache import PromptCache
 
 FORMAT = "mtp prompt cache 1"
@@ -48,7 +48,7 @@ def save_prompt_cache(path: str | Path, cache: PromptCache) -> None:
         unfinished.unlink(missing_ok=True)
 
 
-def load_prompt_cache(path: str | Path, model: Target) -> PromptCache:
+def load_prompt_cache(path: str | Path, model: AnyTarget) -> PromptCache:
     """The cache in a file that `save_prompt_cache` wrote.
 
     Raises:
@@ -72,7 +72,7 @@ def load_prompt_cache(path: str | Path, model: Target) -> PromptCache:
     return cache
 
 
-def fingerprint(model: Gemma4) -> str:
+def fingerprint(model: Target) -> str:
     """A hash of the configuration and of some of each weight: all of vectors, the first row of matrices."""
     digest = hashlib.sha256(repr(model.config).encode())
     for name, array in sorted(tree_flatten(model.parameters(), destination={}).items()):

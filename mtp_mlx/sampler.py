@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from mtp_mlx.decoding.sampling import COLDEST, Sampling
 from mtp_mlx.errors import MisuseError, UserError
-from mtp_mlx.models.gemma4 import Gemma4
+from mtp_mlx.models.target import Target
 from mtp_weights.read import read_generation_config
 
 _MOST_SEED = 2**64 - 1
@@ -82,7 +82,7 @@ def make_sampler(
     )
 
 
-def model_defaults(model: Gemma4) -> dict[str, float]:
+def model_defaults(model: Target) -> dict[str, float]:
     """What the checkpoint's generation_config.json says about sampling, by the names of `make_sampler`.
 
     Gemma 4's say temperature 1.0, top_k 64, top_p 0.95. Empty (greedy) where there is none, or it says not to sample.

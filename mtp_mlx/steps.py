@@ -11,7 +11,7 @@ depend on how prompts were cut into chunks and tokens into rounds.
 import mlx.core as mx
 
 from mtp_mlx.kv_cache import KeysValues, KVCache, LayerCache
-from mtp_mlx.models.config import FULL, SLIDING, TextConfig
+from mtp_mlx.models.config import FULL, SLIDING, DecoderConfig
 
 Mask = mx.array | str | None
 
@@ -30,18 +30,20 @@ class Attending:
     kv: dict[str, KeysValues]
     masks: dict[str, Mask]
 
-    def attend(self, queries: mx.array, layer_type: str) -> mx.array:
-        """Queries [B, heads, L, head_dim] -> outputs of the same shape."""
-        return _attention(queries, *self.kv[layer_type], self.masks[layer_type])
+    def attend(self, queries: mx.array, layer_type: str, scale: float) -> mx.array:
+        """Queries [B, heads, L, head_dim] -> outputs of the same shape; `scale` is of the products with keys."""
+        return _attention(queries, *self.kv[layer_type], scale, self.masks[layer_type])
 
 
 class Uncached(Attending):
     """A whole sequence at once, keys and values thrown away afterwards."""
 
-    def __init__(self, config: TextConfig, rows: int):
+    def __init__(self, config: DecoderConfig, rows: int):
         self.offset = 0
         self.kv = {}
-        self.masks = {FULL: "causal", SLIDING: band_mask(rows, rows, config.sliding_window)}
+        self.masks = dict.fromkeys(config.kv_types, "causal")
+        if SLIDING in self.masks:
+            self.masks[SLIDING] = band_mask(rows, rows, config.sliding_window)
         self._config = config
 
     def write(self, index: int, keys: mx.array, values: mx.array) -> None:
@@ -55,21 +57,20 @@ class ChunkStep(Attending):
         self._cache, self._rows = cache, rows
         self.offset = cache.offset
         self.kv = {}
-        self.window = cache.config.sliding_window
-        self._kept = min(self.offset, self.window - 1)  # older keys that the first new row can still see
-        self.masks = {FULL: "causal", SLIDING: band_mask(rows, self._kept + rows, self.window)}
-        end = self.offset + rows
-        self._blocks = _Blocks(self.offset, end, self.offset - self._kept, cache) if end > cache.ring else None
+        self.masks: dict[str, Mask] = {FULL: "causal"}
+        self._ring = _RingChunk(cache, rows) if cache.has_rings else None
+        if self._ring is not None:
+            self.masks[SLIDING] = self._ring.mask
 
-    def attend(self, queries: mx.array, layer_type: str) -> mx.array:
-        if layer_type == FULL or self._blocks is None:
-            return super().attend(queries, layer_type)
-        return self._blocks.attend(queries, *self.kv[layer_type])
+    def attend(self, queries: mx.array, layer_type: str, scale: float) -> mx.array:
+        if layer_type == FULL or self._ring.blocks is None:
+            return super().attend(queries, layer_type, scale)
+        return self._ring.blocks.attend(queries, *self.kv[layer_type], scale)
 
     def write(self, index: int, keys: mx.array, values: mx.array) -> None:
         layer = self._cache.owner(index)
         self._cache.allocate(layer, (keys, values))
-        write = self._write_ring if layer.layer.is_sliding else self._write_linear
+        write = self._ring.write if layer.layer.is_sliding else self._write_linear
         self.kv[layer.layer.layer_type] = write(layer, keys, values)
 
     def commit(self) -> None:
@@ -77,21 +78,37 @@ class ChunkStep(Attending):
 
     def last_row(self) -> "LastRow":
         """The same step, for the layers that share keys and values, when only the last row is of interest."""
-        return LastRow(self._cache, self.offset + self._rows - 1, self.kv[FULL])
+        return LastRow(self._cache, self.offset + self._rows - 1, self.kv)
 
     def _write_linear(self, layer: LayerCache, keys: mx.array, values: mx.array) -> KeysValues:
         layer.write_slice(self.offset, keys, values)
         end = self.offset + self._rows
         return layer.keys[:, :, :end], layer.values[:, :, :end]
 
-    def _write_ring(self, layer: LayerCache, keys: mx.array, values: mx.array) -> KeysValues:
+
+class _RingChunk:
+    """A prefill chunk in sliding layers.
+
+    Attributes:
+        mask: of the chunk's rows, over the keys that `write` gives.
+        blocks: how the rows attend where the chunk wraps around the ring, else None.
+    """
+
+    def __init__(self, cache: KVCache, rows: int):
+        window, self._ring, self._rows = cache.config.sliding_window, cache.ring, rows
+        self._offset, self._end = cache.offset, cache.offset + rows
+        self._kept = min(self._offset, window - 1)  # older keys that the first new row can still see
+        self.mask = band_mask(rows, self._kept + rows, window)
+        wraps = self._end > cache.ring
+        self.blocks = _Blocks(self._offset, self._end, self._offset - self._kept, cache) if wraps else None
+
+    def write(self, layer: LayerCache, keys: mx.array, values: mx.array) -> KeysValues:
         seen = keys, values
         if self._kept:
-            old = layer.read(self.offset - self._kept, self.offset)
+            old = layer.read(self._offset - self._kept, self._offset)
             seen = tuple(mx.concatenate(pair, axis=2) for pair in zip(old, seen, strict=True))
-        rows = min(self._rows, self._cache.ring)
-        end = self.offset + self._rows
-        positions = mx.broadcast_to(mx.arange(end - rows, end), (keys.shape[0], rows))
+        rows = min(self._rows, self._ring)
+        positions = mx.broadcast_to(mx.arange(self._end - rows, self._end), (keys.shape[0], rows))
         layer.write(positions, keys[:, :, -rows:], values[:, :, -rows:])
         return seen
 
@@ -116,13 +133,13 @@ class _Blocks:
         self.index = mx.maximum(held - oldest, 0).reshape(-1)
         self.mask = _visible(queries, self.ring, window)
 
-    def attend(self, queries: mx.array, keys: mx.array, values: mx.array) -> mx.array:
+    def attend(self, queries: mx.array, keys: mx.array, values: mx.array, scale: float) -> mx.array:
         """Queries of the chunk's rows and the keys and values from `oldest` on -> outputs, all [B, heads, …, D]."""
         B, H, L, D = queries.shape
         padded = mx.pad(queries, [(0, 0), (0, 0), (0, self.count * self.rows - L), (0, 0)])
         mask = mx.broadcast_to(self.mask[None], (B, *self.mask.shape)).reshape(-1, *self.mask.shape[1:])
         gathered = [self._side_by_side(mx.take(x, self.index, axis=2), self.ring) for x in (keys, values)]
-        out = _attention(self._side_by_side(padded, self.rows), *gathered, mask)
+        out = _attention(self._side_by_side(padded, self.rows), *gathered, scale, mask)
         return out.reshape(B, self.count, H, self.rows, D).swapaxes(1, 2).reshape(B, H, -1, D)[:, :, :L]
 
     def _side_by_side(self, x: mx.array, rows: int) -> mx.array:
@@ -134,12 +151,12 @@ class _Blocks:
 class LastRow(Attending):
     """The last row of a chunk that has been written, for layers that share keys and values; writes nothing."""
 
-    def __init__(self, cache: KVCache, position: int, full: KeysValues):
+    def __init__(self, cache: KVCache, position: int, written: dict[str, KeysValues]):
         self.offset = position
-        ring = cache.shared(SLIDING)
-        self.kv = {FULL: full, SLIDING: tuple(ring.state)}
-        visible = _visible(mx.array([[position]]), cache.ring, cache.config.sliding_window)
-        self.masks = {FULL: None, SLIDING: visible}
+        self.kv, self.masks = dict(written), dict.fromkeys(written)
+        if cache.has_rings:
+            self.kv[SLIDING] = tuple(cache.shared(SLIDING).state)
+            self.masks[SLIDING] = _visible(mx.array([[position]]), cache.ring, cache.config.sliding_window)
 
 
 class RowsStep(Attending):
@@ -150,7 +167,7 @@ class RowsStep(Attending):
         self.offset = cache.lengths
         self.kv = {}
         self._positions = cache.lengths[:, None] + mx.arange(rows)
-        self.masks = _visible_by_type(cache, self._positions, cache.config.sliding_window)
+        self.masks = _visible_by_type(cache, self._positions)
 
     def write(self, index: int, keys: mx.array, values: mx.array) -> None:
         layer = self._cache.owner(index)
@@ -175,8 +192,8 @@ class DraftStep(Attending):
     def __init__(self, cache: KVCache, position: str = "next"):
         newest = cache.lengths - 1
         self.offset = cache.lengths if position == "next" else newest
-        self.kv = {kind: tuple(cache.shared(kind).state) for kind in (FULL, SLIDING)}
-        self.masks = _visible_by_type(cache, newest[:, None], cache.config.sliding_window + 1)
+        self.kv = {kind: tuple(cache.shared(kind).state) for kind in cache.config.kv_types}
+        self.masks = _visible_by_type(cache, newest[:, None], more=1)
 
 
 Step = Uncached | ChunkStep | LastRow | RowsStep | DraftStep
@@ -191,11 +208,12 @@ def band_mask(rows: int, keys: int, window: int) -> Mask:
     return (k <= q) & (k > q - window)
 
 
-def _visible_by_type(cache: KVCache, queries: mx.array, window: int) -> dict[str, Mask]:
-    return {
-        kind: _visible(queries, cache.shared(kind).keys.shape[2], limit)
-        for kind, limit in ((FULL, None), (SLIDING, window))
-    }
+def _visible_by_type(cache: KVCache, queries: mx.array, more: int = 0) -> dict[str, Mask]:
+    """What queries at positions [B, L] may see, in sliding layers `more` keys than the window."""
+    windows = {FULL: None}
+    if cache.has_rings:
+        windows[SLIDING] = cache.config.sliding_window + more
+    return {kind: _visible(queries, cache.shared(kind).keys.shape[2], windows[kind]) for kind in cache.config.kv_types}
 
 
 def _visible(queries: mx.array, capacity: int, window: int | None) -> mx.array:
@@ -216,5 +234,5 @@ def _held(last: mx.array, capacity: int) -> mx.array:
     return last - (last - mx.arange(capacity)) % capacity
 
 
-def _attention(queries: mx.array, keys: mx.array, values: mx.array, mask: Mask) -> mx.array:
-    return mx.fast.scaled_dot_product_attention(queries, keys, values, scale=1.0, mask=mask)
+def _attention(queries: mx.array, keys: mx.array, values: mx.array, scale: float, mask: Mask) -> mx.array:
+    return mx.fast.scaled_dot_product_attention(queries, keys, values, scale=scale, mask=mask)

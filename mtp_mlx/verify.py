@@ -16,8 +16,8 @@ from mtp_mlx.doctor import ERROR, OK, WARNING, Check
 from mtp_mlx.errors import UserError
 from mtp_mlx.exactness import ExactWay, Kind
 from mtp_mlx.generate import generate_step
-from mtp_mlx.models.gemma4 import Gemma4
 from mtp_mlx.models.gemma4_assistant import DRAFT_POSITIONS, Gemma4Assistant
+from mtp_mlx.models.target import Target
 from mtp_mlx.speculation import Speculation
 from mtp_weights.check import check_checksums, check_numbers
 from mtp_weights.shards import weight_files
@@ -78,7 +78,7 @@ def check_files(name: str, folder: Path, progress: Progress = lambda done, total
 
 
 def compare(
-    model: Gemma4,
+    model: Target,
     drafter: Gemma4Assistant,
     prompts: Sequence[list[int]],
     *,
@@ -133,7 +133,7 @@ def contract(kinds: Sequence[Kind], ordinary: Comparison, way: ExactWay | None, 
 
 
 def positions(
-    model: Gemma4, drafter: Gemma4Assistant, prompts: Sequence[list[int]], *, num_tokens: int, num_draft_tokens: int
+    model: Target, drafter: Gemma4Assistant, prompts: Sequence[list[int]], *, num_tokens: int, num_draft_tokens: int
 ) -> dict[str, Speculation]:
     """Acceptance with each draft position; the drafter stays at its own."""
     own, found = drafter.draft_position, {}

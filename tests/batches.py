@@ -32,7 +32,7 @@ def _config(architecture: str) -> tiny.Config:
 
 
 @cache
-def target(architecture: str) -> tiny.Gemma4:
+def target(architecture: str) -> tiny.Target:
     return tiny.build_target(_config(architecture))
 
 
@@ -71,7 +71,7 @@ def truth(architecture: str, length: int, sampler: Sampler | None = GREEDY, coun
 
 
 def alone(
-    model: tiny.Gemma4, prompt: list[int], sampler: Sampler | None, store: KVCache, count: int
+    model: tiny.Target, prompt: list[int], sampler: Sampler | None, store: KVCache, count: int
 ) -> list[tuple[int, mx.array]]:
     """`count` tokens after `store` and `prompt`, one a forward pass, and the logits [V] they were chosen from."""
     if sampler is GREEDY:

@@ -17,9 +17,12 @@ import numpy as np
 from mlx.utils import tree_flatten
 
 from mtp_mlx.kv_cache import KVCache
-from mtp_mlx.models.config import FULL, SLIDING, AssistantConfig, TextConfig
-from mtp_mlx.models.gemma4 import Gemma4
+from mtp_mlx.models import registry
+from mtp_mlx.models.config import FULL, SLIDING
 from mtp_mlx.models.gemma4_assistant import Gemma4Assistant, to_cluster_order
+from mtp_mlx.models.gemma4_config import AssistantConfig
+from mtp_mlx.models.llama import Llama
+from mtp_mlx.models.target import Target
 
 S, F = SLIDING, FULL
 Config = dict[str, Any]
@@ -47,8 +50,8 @@ _COMMON: Config = {
 }
 _K_EQ_V: Config = {"attention_k_eq_v": True, "num_key_value_heads": 2, "num_global_key_value_heads": 1}
 
-# What each model size has that the others have not, in small.
-ARCHITECTURES: dict[str, Config] = {
+# What each size of Gemma 4 has that the others have not, in small.
+GEMMA4: dict[str, Config] = {
     "e2b": {
         "model_type": "gemma4_text",
         "layer_types": [S, S, F, S, S, F, S, F],
@@ -79,6 +82,42 @@ ARCHITECTURES: dict[str, Config] = {
     },
 }
 
+_LLAMA: Config = {
+    "model_type": "llama",
+    "vocab_size": 128,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 4096,
+    "tie_word_embeddings": False,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10_000.0,
+    "hidden_act": "silu",
+    "bos_token_id": 2,
+    "eos_token_id": [1, 106],
+}
+# What Llama checkpoints can have.
+LLAMA: dict[str, Config] = {
+    "llama": {"num_hidden_layers": 4},
+    "llama-scaled": {
+        "num_hidden_layers": 3,
+        "num_key_value_heads": 1,
+        "head_dim": 32,
+        "attention_bias": True,
+        "mlp_bias": True,
+        "rope_scaling": {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64,
+        },
+    },
+    "llama-sliding": {"layer_types": [S, F, S, F], "sliding_window": 12},
+}
+ARCHITECTURES = GEMMA4 | LLAMA
+
 # Means of norms, and standard deviations of matrices as multiples of fan_in ** -0.5, where they are not 1. Scales are
 # free of chaos, which would amplify float32's rounding a thousandfold, yet attention is sharp and logits reach ±15.
 _SCALES = {
@@ -89,21 +128,29 @@ _SCALES = {
     "post_attention_layernorm": 0.5,
     "post_feedforward_layernorm": 0.5,
 }
+# Llama has no norms that could make attention sharp: without, a random model soon goes around in a circle.
+_LLAMA_SCALES = {".bias": 0.2, "lm_head": 4.0, "q_proj": 4.0, "o_proj": 2.0}
 
 
 def target_config(architecture: str, **changes: Any) -> Config:
     """config.json of a tiny target, in the dialect with `global_head_dim`."""
-    config = {**_COMMON, **ARCHITECTURES[architecture], **changes}
+    if architecture in LLAMA:
+        config = {**_LLAMA, **LLAMA[architecture], **changes}
+        return {"num_hidden_layers": len(config.get("layer_types", ())), **config}
+    config = {**_COMMON, **GEMMA4[architecture], **changes}
     return {**config, "num_hidden_layers": len(config["layer_types"])}
 
 
 def drafter_config(target: Config, *, clustered: bool, **changes: Any) -> Config:
     """config.json of a tiny drafter for `target`; `changes` go to its text_config."""
+    if target["model_type"] == "llama":
+        target = _as_drafters_see_it(target)
     unified = target["model_type"] == "gemma4_unified_text"
-    layer_types = [S, S, F]
+    layer_types = [kind for kind in (S, S, F) if kind in target["layer_types"]]
     inherited = (
         *("vocab_size", "sliding_window", "head_dim", "global_head_dim", "num_key_value_heads"),
         *("max_position_embeddings", "rms_norm_eps", "hidden_activation", "bos_token_id", "pad_token_id"),
+        "rope_parameters",
     )
     text = {
         "model_type": target["model_type"],
@@ -118,7 +165,7 @@ def drafter_config(target: Config, *, clustered: bool, **changes: Any) -> Config
         "hidden_size_per_layer_input": 0,
         "vocab_size_per_layer_input": 0,
         "tie_word_embeddings": True,
-        **{name: target[name] for name in inherited},
+        **{name: target[name] for name in inherited if name in target},
         **changes,
     }
     return {
@@ -132,14 +179,31 @@ def drafter_config(target: Config, *, clustered: bool, **changes: Any) -> Config
     }
 
 
+def _as_drafters_see_it(target: Config) -> Config:
+    """A Llama target's config in the words of Gemma 4's, as far as a drafter's text_config repeats it."""
+    config = registry.target_config(target)
+    layer = config.layers[0]
+    return {
+        **target,
+        "model_type": "gemma4_text",
+        "layer_types": [layer.layer_type for layer in config.layers],
+        "head_dim": layer.head_dim,
+        "global_head_dim": layer.head_dim,
+        "num_key_value_heads": layer.num_key_value_heads,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "rope_parameters": dict.fromkeys((S, F), config.rope),
+    }
+
+
 def random_weights(module: nn.Module, seed: int = 0) -> dict[str, mx.array]:
     """Weights for every parameter of `module` as a checkpoint has them, float32 and exact in bfloat16."""
     parameters = tree_flatten(module.parameters(), destination={})
-    return {name: _random(name, array.shape, seed) for name, array in parameters.items()}
+    scales = _LLAMA_SCALES if isinstance(module, Llama) else _SCALES
+    return {name: _random(name, array.shape, seed, scales) for name, array in parameters.items()}
 
 
-def build_target(config: Config, seed: int = 0) -> Gemma4:
-    model = Gemma4(TextConfig.from_dict(config))
+def build_target(config: Config, seed: int = 0) -> Target:
+    model = registry.new_target(registry.target_config(config))
     return _with_weights(model, random_weights(model, seed))
 
 
@@ -162,7 +226,7 @@ class ScriptedDrafter(nn.Module):
         self.proposals = (mx.array(ids) + mx.array(wrong).astype(mx.int32)) % vocab_size
 
     def draft(
-        self, target: Gemma4, cache: KVCache, token: mx.array, hidden: mx.array, num_tokens: int, pick: Any = None
+        self, target: Target, cache: KVCache, token: mx.array, hidden: mx.array, num_tokens: int, pick: Any = None
     ) -> mx.array:
         """As `Gemma4Assistant.draft`, with certainty; past the end of the script it repeats the last proposal."""
         positions = cache.lengths[:, None] + 1 + mx.arange(num_tokens)
@@ -207,7 +271,7 @@ def multimodal(config: Config, weights: dict[str, mx.array]) -> tuple[Config, di
 
 def write_target(folder: Path, config: Config, seed: int = 0) -> Path:
     """A target's checkpoint folder as Hugging Face has it, without a tokenizer."""
-    weights = random_weights(Gemma4(TextConfig.from_dict(config)), seed)
+    weights = random_weights(registry.new_target(registry.target_config(config)), seed)
     return write_checkpoint(folder, config, hugging_face_names(weights))
 
 
@@ -227,13 +291,15 @@ def _with_weights(module: nn.Module, weights: dict[str, mx.array]) -> Any:
     return module
 
 
-def _random(name: str, shape: tuple[int, ...], seed: int) -> mx.array:
+def _random(name: str, shape: tuple[int, ...], seed: int, scales: dict[str, float]) -> mx.array:
     # RandomState's streams are frozen by numpy's policy; those of its newer Generator are not.
     random = np.random.RandomState(zlib.crc32(f"{seed}/{name}".encode()))
     if name.endswith("token_ordering"):
         return mx.array(random.permutation(shape[0]).astype(np.int32))
-    scale = next((scale for part, scale in _SCALES.items() if part in name), 1.0)
+    scale = next((scale for part, scale in scales.items() if part in name), 1.0)
     values = random.standard_normal(shape)
+    if name.endswith(".bias"):
+        return _bfloat16_exact(scale * values)
     return _bfloat16_exact(scale * (1 + 0.2 * values if len(shape) == 1 else shape[-1] ** -0.5 * values))
 
 

@@ -77,14 +77,14 @@ def _source(name: str, revision: str | None, drafter: bool) -> tuple[str, Path]:
     """The name and the folder of what is to be converted."""
     if not drafter:
         return name, bring(name, revision)
-    from mtp_mlx.models.config import TextConfig
+    from mtp_mlx.models.registry import target_config
     from mtp_weights.pairs import choose_drafter
     from mtp_weights.read import read_config
 
     if revision is not None:
         raise MisuseError("a revision is the target's, --drafter converts another repository", given=revision)
-    hidden_size = TextConfig.from_dict(read_config(bring(name))).hidden_size
-    choice = choose_drafter(name, hidden_size)
+    config = target_config(read_config(bring(name)))
+    choice = choose_drafter(name, config.model_type, config.hidden_size)
     note(f"drafter: {choice.name}, because {choice.reason}")
     return choice.name, bring(choice.name)
 
@@ -97,7 +97,7 @@ def _convert(name: str, source: Path, folder: Path, wanted: "Options") -> "Resul
 
 
 def _check_target(source: Path) -> None:
-    from mtp_mlx.models.config import DRAFTER_TYPES
+    from mtp_mlx.models.gemma4_config import DRAFTER_TYPES
     from mtp_weights.read import read_config
 
     if read_config(source).get("model_type") in DRAFTER_TYPES:
@@ -109,7 +109,7 @@ def _measure(source: Path, converted: Path, other: str, num_draft_tokens: int) -
     from mtp_mlx import load, load_drafter
     from mtp_mlx.acceptance import measure_acceptance
     from mtp_mlx.bench.prompts import default_prompts, select
-    from mtp_mlx.models.config import DRAFTER_TYPES
+    from mtp_mlx.models.gemma4_config import DRAFTER_TYPES
     from mtp_weights.read import read_config
 
     is_drafter = read_config(source)["model_type"] in DRAFTER_TYPES

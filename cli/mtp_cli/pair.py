@@ -14,8 +14,8 @@ from mtp_weights.errors import MisuseError, UserError
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-    from mtp_mlx.models.gemma4 import Gemma4
     from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
+    from mtp_mlx.models.target import Target
 
 USUAL_CONTEXT = 4096  # tokens of a long chat
 CLOSE = 0.9  # of the memory that there is: worth a word before it is filled
@@ -64,7 +64,7 @@ class PairOptions:
 class Pair:
     """A target with its tokenizer, and its drafter where one is wanted."""
 
-    model: "Gemma4"
+    model: "Target"
     tokenizer: "TokenizerWrapper"
     drafter: "Gemma4Assistant | None"
     options: PairOptions
@@ -130,15 +130,15 @@ def _warn_of_slow_blas() -> None:
 
 def find_drafter(options: PairOptions, target: Path) -> str:
     """The name of the drafter; "auto" finds it by the target's configuration."""
-    from mtp_mlx.models.config import TextConfig
+    from mtp_mlx.models.registry import target_config
     from mtp_weights.pairs import DEMO_DRAFTER, choose_drafter
     from mtp_weights.read import read_config
 
-    config = TextConfig.from_dict(read_config(target))  # a target that is none is told before its drafter is missed
+    config = target_config(read_config(target))  # a target that is none is told before its drafter is missed
     if options.draft_model != "auto":
         return options.draft_model
     with _explained():
-        choice = choose_drafter(options.model, config.hidden_size)
+        choice = choose_drafter(options.model, config.model_type, config.hidden_size)
     if choice.name != DEMO_DRAFTER:  # which is nobody's choice
         note(f"drafter: {choice.name}, because {choice.reason}")
     return choice.name
@@ -147,19 +147,19 @@ def find_drafter(options: PairOptions, target: Path) -> str:
 def _check_memory(options: PairOptions, target: Path, drafter: Path | None, context: int) -> None:
     from mtp_mlx.catalog import smaller_variant
     from mtp_mlx.memory import available, check_fits, gigabytes, needs
-    from mtp_mlx.models.config import TextConfig
+    from mtp_mlx.models.registry import target_config
     from mtp_weights.read import read_config
 
     need = needs(target, drafter, context)
     if need.total <= available() * CLOSE:
         return
     if need.total > available() and not options.force:
-        hidden_size = TextConfig.from_dict(read_config(target)).hidden_size
-        check_fits(need, context, smaller_variant(hidden_size, context, available()))
+        config = target_config(read_config(target))
+        check_fits(need, context, smaller_variant(config, context, available()))
     note(f"the pair needs {gigabytes(need.total)} of memory, of {gigabytes(available())} that a model can have here")
 
 
-def _load_drafter(options: PairOptions, name: str, folder: Path, model: "Gemma4") -> "Gemma4Assistant":
+def _load_drafter(options: PairOptions, name: str, folder: Path, model: "Target") -> "Gemma4Assistant":
     from mtp_mlx import load_drafter
     from mtp_weights.preferences import draft_position
 

@@ -39,15 +39,21 @@ def pull(
 
 def _pull(repo: str, revision: str | None, drafter_only: bool) -> dict[str, Path]:
     """Role -> folder, of what was asked for; what it is, its config.json says before any weights are fetched."""
-    from mtp_mlx.models.config import DRAFTER_TYPES, TARGET_TYPES, TextConfig, check_model_type
+    from mtp_mlx.models.gemma4_config import DRAFTER_TYPES
+    from mtp_mlx.models.registry import TARGET_TYPES, check_model_type, target_config
     from mtp_weights.hub import download_config
-    from mtp_weights.pairs import choose_drafter
+    from mtp_weights.pairs import choose_drafter, known_drafter
 
-    config = download_config(repo, revision)
-    check_model_type(config, (*TARGET_TYPES, *DRAFTER_TYPES), "model")
-    if config["model_type"] in DRAFTER_TYPES:
+    raw = download_config(repo, revision)
+    check_model_type(raw, (*TARGET_TYPES, *DRAFTER_TYPES), "model")
+    if raw["model_type"] in DRAFTER_TYPES:
         return {"drafter": download(repo, revision)}
-    drafter = choose_drafter(repo, TextConfig.from_dict(config).hidden_size)
+    config = target_config(raw)
+    find = choose_drafter if drafter_only else known_drafter
+    drafter = find(repo, config.model_type, config.hidden_size)
     folders = {} if drafter_only else {"target": download(repo, revision)}
+    if drafter is None:
+        note("no drafter is known for this target")
+        return folders
     note(f"drafter: {drafter.name}, because {drafter.reason}")
     return {**folders, "drafter": download(drafter.name, None)}

@@ -7,7 +7,7 @@ from mtp_weights.errors import MisuseError
 
 if TYPE_CHECKING:
     from mtp_mlx.decoding.sampling import LogitsProcessor, Sampling
-    from mtp_mlx.models.gemma4 import Gemma4
+    from mtp_mlx.models.target import Target
 
 GREEDY = "greedy"
 LENIENT_LABEL = "lenient: output may differ from the target's"
@@ -52,7 +52,7 @@ class SamplingOptions:
         self.processors()
         return self
 
-    def of_model(self, model: "Gemma4") -> "SamplingOptions":
+    def of_model(self, model: "Target") -> "SamplingOptions":
         """These options, with the model's own values where none were given."""
         from mtp_mlx.sampler import model_defaults
 

@@ -25,8 +25,8 @@ from mtp_mlx.decoding.acceptance import rule_for
 from mtp_mlx.decoding.compiled import round_for
 from mtp_mlx.decoding.sampling import Sampling
 from mtp_mlx.errors import MisuseError
-from mtp_mlx.models.gemma4 import Gemma4
 from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
+from mtp_mlx.models.target import Target
 from mtp_mlx.speculation import Speculation
 
 MOST_ROWS = 64
@@ -160,7 +160,7 @@ class BatchReport:
 
 
 def measure_batches(
-    model: Gemma4,
+    model: Target,
     drafter: Gemma4Assistant | None,
     workloads: Sequence[Workload],
     sizes: Sequence[int],
@@ -226,7 +226,7 @@ class _BatchBench:
 
     def __init__(
         self,
-        model: Gemma4,
+        model: Target,
         drafter: Gemma4Assistant | None,
         prompts: list[list[int]],
         num_tokens: int,
@@ -300,7 +300,7 @@ class _BatchBench:
         return replace(result, different=different)
 
 
-def _check(model: Gemma4, workloads: Sequence[Workload], sizes: Sequence[int], num_tokens: int, repeats: int) -> None:
+def _check(model: Target, workloads: Sequence[Workload], sizes: Sequence[int], num_tokens: int, repeats: int) -> None:
     wrong = next((size for size in sizes if not 1 <= size <= MOST_ROWS), None)
     if wrong is not None or not sizes:
         raise MisuseError(f"batch sizes must be between 1 and {MOST_ROWS}", given="none" if wrong is None else wrong)

@@ -31,8 +31,8 @@ from mtp_mlx.decoding.sampling import Sampling
 from mtp_mlx.errors import MisuseError, UserError
 from mtp_mlx.exactness import ExactWay, exact_way
 from mtp_mlx.kv_cache import MAX_DRAFT_TOKENS
-from mtp_mlx.models.gemma4 import Gemma4
 from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
+from mtp_mlx.models.target import Target
 
 Progress = Callable[[int, int], None]
 
@@ -47,7 +47,7 @@ class Workload:
 
 
 def measure(
-    model: Gemma4,
+    model: Target,
     drafter: Gemma4Assistant | None,
     workloads: Sequence[Workload],
     *,
@@ -59,7 +59,7 @@ def measure(
 
 
 def measure_depths(
-    model: Gemma4,
+    model: Target,
     drafter: Gemma4Assistant | None,
     workloads: Sequence[Workload],
     depths: Sequence[int | str],
@@ -102,7 +102,7 @@ def measure_depths(
     return [bench.report(workloads, repeats, depth) for depth in depths]
 
 
-def _check(model: Gemma4, workloads: Sequence[Workload], num_tokens: int, repeats: int) -> None:
+def _check(model: Target, workloads: Sequence[Workload], num_tokens: int, repeats: int) -> None:
     if num_tokens < 2:
         raise MisuseError("decoding is timed from the first token to the last: 2 at least", given=num_tokens)
     if repeats < 1:

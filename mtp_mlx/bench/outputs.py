@@ -7,10 +7,10 @@ import mlx.core as mx
 from mtp_mlx.bench.runs import Departure, Divergence, Run
 from mtp_mlx.decoding.prefill import prefill
 from mtp_mlx.decoding.sampling import Sampling, log_softmax
-from mtp_mlx.models.gemma4 import Gemma4
+from mtp_mlx.models.target import Target
 
 
-def first_divergence(model: Gemma4, prompt: list[int], plain: Run, others: Sequence[Run]) -> Divergence | None:
+def first_divergence(model: Target, prompt: list[int], plain: Run, others: Sequence[Run]) -> Divergence | None:
     """Where the first of `others` that differs from `plain` does so."""
     expected = plain.tokens
     for run in others:
@@ -22,7 +22,7 @@ def first_divergence(model: Gemma4, prompt: list[int], plain: Run, others: Seque
     return None
 
 
-def departure(model: Gemma4, sampler: Sampling, prompt: list[int], run: Run) -> Departure:
+def departure(model: Target, sampler: Sampling, prompt: list[int], run: Run) -> Departure:
     """How far a lenient run strays, by the target's probabilities of its tokens."""
     logits = model(mx.array([prompt + run.tokens[:-1]]))[0, len(prompt) - 1 :]
     tokens = mx.array(run.tokens)
@@ -33,7 +33,7 @@ def departure(model: Gemma4, sampler: Sampling, prompt: list[int], run: Run) -> 
     return Departure(other.mean().item(), (drafts * surprise).mean().item())
 
 
-def _logit_gap(model: Gemma4, ids: list[int], ahead: int, behind: int) -> float:
+def _logit_gap(model: Target, ids: list[int], ahead: int, behind: int) -> float:
     hidden = prefill(model, mx.array([ids]), model.make_cache())
     logits = model.logits(hidden)[0, -1].astype(mx.float32)
     return (logits[ahead] - logits[behind]).item()

@@ -11,7 +11,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mtp_mlx.chat_template import render
 from mtp_mlx.errors import MisuseError, UserError
 from mtp_mlx.generate import tokenize
-from mtp_mlx.models.gemma4 import Gemma4
+from mtp_mlx.models.target import Target
 from mtp_weights.locate import DEMO_TARGET, bundled_folder
 
 LONG = "long"
@@ -45,7 +45,7 @@ class BenchPrompt:
         return render(tokenizer, [{"role": "user", "content": self.text}])
 
 
-def default_prompts(model: Gemma4) -> list[BenchPrompt]:
+def default_prompts(model: Target) -> list[BenchPrompt]:
     """The package's suites of short prompts; for the demo target, text it was not trained on: it knows little else."""
     demo = bundled_folder(DEMO_TARGET)
     if model.path == demo:

@@ -9,8 +9,8 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
 
-from mtp_mlx.models.gemma4 import Gemma4
 from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
+from mtp_mlx.models.target import Target
 
 COLUMNS = 4096
 _BYTES = {mx.DeviceType.cpu: 1 << 28, mx.DeviceType.gpu: 1 << 30}  # several times the largest caches
@@ -48,7 +48,7 @@ def memory_bandwidth() -> float:
     return weights.nbytes / best
 
 
-def target_bytes(model: Gemma4, rows: float = 1) -> float:
+def target_bytes(model: Target, rows: float = 1) -> float:
     """Bytes of weights that a forward pass over `rows` tokens reads.
 
     Tables that are only looked up count for nothing; of experts, those that so many tokens choose, if they choose
@@ -56,7 +56,7 @@ def target_bytes(model: Gemma4, rows: float = 1) -> float:
     """
     config = model.config
     looked_up = {"embed_tokens_per_layer"} if config.tie_word_embeddings else {"embed_tokens_per_layer", "embed_tokens"}
-    chosen = 1 - (1 - config.top_k_experts / config.num_experts) ** rows if config.num_experts else 1
+    chosen = config.share_of_experts(rows)
 
     def share(path: str) -> float:
         return 0 if looked_up & set(path.split(".")) else chosen if ".experts." in path else 1

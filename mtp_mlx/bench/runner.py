@@ -18,8 +18,8 @@ from mtp_mlx.decoding.round import Round
 from mtp_mlx.decoding.sampling import Controls, Sampling
 from mtp_mlx.decoding.stream import Emitted, TokenStream
 from mtp_mlx.decoding.widths import Widths
-from mtp_mlx.models.gemma4 import Gemma4
 from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
+from mtp_mlx.models.target import Target
 
 # Functions are compiled for each buffer capacity and each number of drafts, of which there are a few dozen at most; a
 # run usually meets all that are left of them.
@@ -52,7 +52,7 @@ class Runner:
 
     def __init__(
         self,
-        model: Gemma4,
+        model: Target,
         drafter: Gemma4Assistant | None,
         num_tokens: int,
         sampler: Sampling = GREEDY,

@@ -14,9 +14,9 @@ from mtp_mlx.decoding.round import Outcome, Round, State
 from mtp_mlx.decoding.sampling import Controls, LogitsProcessor
 from mtp_mlx.decoding.widths import Widths
 from mtp_mlx.kv_cache import KVCache
-from mtp_mlx.models.gemma4 import Gemma4
 from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
 from mtp_mlx.models.memo import weight_ids
+from mtp_mlx.models.target import Target
 
 
 class CompiledRound(Round):
@@ -28,7 +28,7 @@ class CompiledRound(Round):
 
     def __init__(
         self,
-        model: Gemma4,
+        model: Target,
         drafter: Gemma4Assistant | None,
         rule: Rule | None = None,
         widths: Widths | None = None,
@@ -81,7 +81,7 @@ class CompiledRound(Round):
 
 
 def round_for(
-    model: Gemma4,
+    model: Target,
     drafter: Gemma4Assistant | None,
     rule: Rule | None = None,
     processors: Sequence[Sequence[LogitsProcessor]] = (),

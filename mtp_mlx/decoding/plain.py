@@ -6,11 +6,11 @@ import mlx.core as mx
 
 from mtp_mlx.decoding.prefill import PREFILL_STEP_SIZE, prefill
 from mtp_mlx.kv_cache import KVCache
-from mtp_mlx.models.gemma4 import Gemma4
+from mtp_mlx.models.target import Target
 
 
 def plain_tokens(
-    model: Gemma4, prompt: list[int], cache: KVCache | None = None, step_size: int = PREFILL_STEP_SIZE
+    model: Target, prompt: list[int], cache: KVCache | None = None, step_size: int = PREFILL_STEP_SIZE
 ) -> Iterator[tuple[int, mx.array]]:
     """Yields (token id, logits [V] it was chosen from) for as long as it is asked.
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import mlx.core as mx
 
 from mtp_mlx.kv_cache import KVCache
-from mtp_mlx.models.gemma4 import Gemma4
+from mtp_mlx.models.target import Target
 
 PREFILL_STEP_SIZE = 512  # mlx-lm's for speculative decoding
 
@@ -13,7 +13,7 @@ Progress = Callable[[int, int], None]
 
 
 def prefill(
-    model: Gemma4,
+    model: Target,
     prompt: mx.array,
     cache: KVCache,
     step_size: int = PREFILL_STEP_SIZE,

@@ -15,8 +15,8 @@ from mtp_mlx.decoding.drafts import Drafts, Pick
 from mtp_mlx.decoding.sampling import Controls, LogitsProcessor
 from mtp_mlx.decoding.widths import Widths
 from mtp_mlx.kv_cache import KVCache
-from mtp_mlx.models.gemma4 import Gemma4
 from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
+from mtp_mlx.models.target import Target
 from mtp_mlx.steps import RowsStep
 
 
@@ -69,7 +69,7 @@ class Round:
 
     def __init__(
         self,
-        model: Gemma4,
+        model: Target,
         drafter: Gemma4Assistant | None,
         rule: Rule | None = None,
         processors: Sequence[Sequence[LogitsProcessor]] = (),

@@ -17,8 +17,8 @@ from mtp_mlx.decoding.depth import MOST, PRIOR_ACCEPTANCE, PRIOR_SLOPE
 from mtp_mlx.decoding.prefill import prefill
 from mtp_mlx.errors import UserError
 from mtp_mlx.kv_cache import KVCache
-from mtp_mlx.models.gemma4 import Gemma4
 from mtp_mlx.models.memo import weight_ids
+from mtp_mlx.models.target import Target
 from mtp_mlx.steps import RowsStep
 
 MOST_ROWS = MOST + 1  # what the depth policy drafts at most, and the last token before
@@ -52,7 +52,7 @@ class Widths:
         return mx.concatenate([rows, *[rows[:, -1:]] * more], axis=1) if more else rows
 
 
-def exact_widths(model: Gemma4, capacity: int, num_draft_tokens: int | str = "auto") -> Widths:
+def exact_widths(model: Target, capacity: int, num_draft_tokens: int | str = "auto") -> Widths:
     """Finds widths at which rows agree. They are measured once for a model and a capacity.
 
     Args:
@@ -70,7 +70,7 @@ def exact_widths(model: Gemma4, capacity: int, num_draft_tokens: int | str = "au
     return widths
 
 
-def _measure(model: Gemma4, capacity: int, num_draft_tokens: int | str) -> Widths:
+def _measure(model: Target, capacity: int, num_draft_tokens: int | str) -> Widths:
     is_open = num_draft_tokens == "auto"
     probe = _Probe(model, capacity, MOST_ROWS if is_open else max(num_draft_tokens + 1, 2))
     for widths in probe.candidates(is_open):
@@ -82,7 +82,7 @@ def _measure(model: Gemma4, capacity: int, num_draft_tokens: int | str) -> Width
     )
 
 
-def price_of(model: Gemma4, widths: Widths, capacity: int) -> float:
+def price_of(model: Target, widths: Widths, capacity: int) -> float:
     """Time of a plain step under `widths`, divided by that of an ordinary one; 1.0 where they are the same."""
     if widths.plain == 1:
         return 1.0
@@ -93,7 +93,7 @@ def price_of(model: Gemma4, widths: Widths, capacity: int) -> float:
 class _Probe:
     """Passes over the same tokens at every width, at the end of full buffers: in empty ones, differences hide."""
 
-    def __init__(self, model: Gemma4, capacity: int, most: int):
+    def __init__(self, model: Target, capacity: int, most: int):
         self.model, self.most = model, most
         self.tokens = mx.random.randint(0, model.config.vocab_size, (1, most), key=mx.random.key(0))
         cache = model.make_cache()

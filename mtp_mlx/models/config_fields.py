@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
+from mtp_mlx.models.config import FULL, SLIDING
 from mtp_weights.errors import UserError
 
-_FIX = "use an unmodified Gemma 4 config.json"
+_FIX = "use the model's unmodified config.json"
 _SMALL, _LARGE = 2**15, 2**24  # far above every real size; products of two sizes still fit MLX's int32 shapes
 
 _LARGEST = 1e18  # an integer beyond that fits no number of MLX's
@@ -34,7 +35,10 @@ _NAMES: Rule = (
     lambda value: value is None or (isinstance(value, list) and all(isinstance(name, str) for name in value)),
 )
 
-_TEXT: dict[str, Rule] = {
+# Those that rotate by one offset a slot, which only the device knows. "dynamic" asks the host for the length.
+ROPE_TYPES = ("default", "linear", "llama3", "yarn", "proportional")
+
+_DECODER: dict[str, Rule] = {
     "vocab_size": _count(1, _LARGE),
     "hidden_size": _count(1, _LARGE),
     "intermediate_size": _count(1, _LARGE),
@@ -44,6 +48,13 @@ _TEXT: dict[str, Rule] = {
     "num_attention_heads": _count(1, _SMALL),
     "num_key_value_heads": _count(1, _SMALL),
     "head_dim": _count(1, _SMALL),
+    "rms_norm_eps": _POSITIVE_OR_NULL,
+    "tie_word_embeddings": _BOOL,
+    "layer_types": _NAMES,
+    "rope_parameters": _OBJECT_OR_NULL,
+}
+_GEMMA4: dict[str, Rule] = {
+    **_DECODER,
     "global_head_dim": _count(1, _SMALL),
     "num_global_key_value_heads": _count(1, _SMALL),
     "num_kv_shared_layers": _count(0, _SMALL),
@@ -52,15 +63,19 @@ _TEXT: dict[str, Rule] = {
     "num_experts": _count(0, _SMALL),
     "top_k_experts": _count(0, _SMALL),
     "moe_intermediate_size": _count(0, _SMALL),
-    "rms_norm_eps": _POSITIVE_OR_NULL,
     "final_logit_softcapping": _POSITIVE_OR_NULL,
-    "tie_word_embeddings": _BOOL,
     "attention_k_eq_v": _BOOL_OR_NULL,
     "use_double_wide_mlp": _BOOL_OR_NULL,
     "enable_moe_block": _BOOL_OR_NULL,
-    "layer_types": _NAMES,
-    "rope_parameters": _OBJECT_OR_NULL,
     "per_layer_config": _OBJECT_OR_NULL,
+}
+_LLAMA: dict[str, Rule] = {
+    **_DECODER,
+    "attention_bias": _BOOL_OR_NULL,
+    "mlp_bias": _BOOL_OR_NULL,
+    "rope_traditional": _BOOL_OR_NULL,
+    "rope_theta": _POSITIVE_OR_NULL,
+    "rope_scaling": _OBJECT_OR_NULL,
 }
 _DRAFTER: dict[str, Rule] = {
     "text_config": _OBJECT_OR_NULL,
@@ -69,12 +84,23 @@ _DRAFTER: dict[str, Rule] = {
     "num_centroids": _count(0, _LARGE),
     "centroid_intermediate_top_k": _count(0, _LARGE),
 }
-_LAYER: dict[str, Rule] = {name: _TEXT[name] for name in ("head_dim", "num_key_value_heads")}
+_LAYER: dict[str, Rule] = {name: _GEMMA4[name] for name in ("head_dim", "num_key_value_heads")}
 _ROPE: dict[str, Rule] = {
-    "rope_type": ('"default" or "proportional"', lambda value: value in ("default", "proportional")),
+    "rope_type": (f"one of {', '.join(ROPE_TYPES)}", lambda value: value in ROPE_TYPES),
     "rope_theta": _POSITIVE,
     "partial_rotary_factor": ("a number above 0, at most 1", lambda value: _is_positive(value) and value <= 1),
+    **dict.fromkeys(("factor", "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow"), _POSITIVE),
+    **dict.fromkeys(("mscale", "mscale_all_dim"), ("a number", lambda value: value == 0 or _is_positive(value))),
+    "original_max_position_embeddings": _count(1, 2**31 - 1),
 }
+
+
+def require(config: dict[str, Any], name: str) -> Any:
+    """The value of a field that must be there and not null."""
+    value = config.get(name)
+    if value is None:
+        raise UserError(f"config.json lacks {name!r}", fix=_FIX)
+    return value
 
 
 def check_text(config: dict[str, Any]) -> None:
@@ -83,17 +109,59 @@ def check_text(config: dict[str, Any]) -> None:
     Raises:
         UserError: a field holds something that it cannot.
     """
-    _check(config, _TEXT)
+    _check(config, _GEMMA4)
     for index, layer in (config.get("per_layer_config") or {}).items():
         _check_object(f"per_layer_config[{index}]", layer, _LAYER)
     for layer_type, rope in (config.get("rope_parameters") or {}).items():
-        _check_object(f"rope_parameters[{layer_type}]", rope, _ROPE)
-        if "rope_theta" not in rope:
-            raise UserError(f"config.json's rope_parameters[{layer_type}] lacks 'rope_theta'", fix=_FIX)
+        check_rope(f"rope_parameters[{layer_type}]", rope)
     experts, chosen = config.get("num_experts"), config.get("top_k_experts")
     if config.get("enable_moe_block") and experts is not None and chosen is not None and not 1 <= chosen <= experts:
         raise UserError(
             f"config.json's top_k_experts must be from 1 to num_experts = {experts}", given=chosen, fix=_FIX
+        )
+
+
+def check_llama(config: dict[str, Any]) -> None:
+    """Checks a Llama config's fields; absent ones are fine.
+
+    Raises:
+        UserError: a field holds something that it cannot.
+    """
+    _check(config, _LLAMA)
+
+
+def check_rope(name: str, rope: Any) -> None:
+    """Checks the description of position embeddings that `name` holds.
+
+    Raises:
+        UserError: something is missing, or holds what it cannot.
+    """
+    _check_object(name, rope, _ROPE)
+    scaled = rope.get("rope_type", "default") not in ("default", "proportional")
+    if missing := [field for field in ("rope_theta", *(["factor"] if scaled else [])) if rope.get(field) is None]:
+        raise UserError(f"config.json's {name} lacks {missing[0]!r}", fix=_FIX)
+
+
+def layer_types(config: dict[str, Any], count: int) -> list[str]:
+    """The types of a decoder's `count` layers."""
+    types = require(config, "layer_types")
+    unknown = sorted(set(types) - {SLIDING, FULL})
+    if len(types) != count or unknown:
+        raise UserError(
+            f"layer_types must name {count} layers, each {SLIDING!r} or {FULL!r}",
+            given=f"{len(types)} layers" + (f", {unknown}" if unknown else ""),
+            fix="check config.json",
+        )
+    return types
+
+
+def check_heads(heads: int, kv_heads: int, index: int) -> None:
+    """Checks that the queries of layer `index` can share its key-value heads evenly."""
+    if heads % kv_heads:
+        raise UserError(
+            f"num_attention_heads must be a multiple of the key-value heads, in layer {index} too",
+            given=f"{heads} and {kv_heads}",
+            fix="check config.json",
         )
 
 

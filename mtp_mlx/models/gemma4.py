@@ -1,23 +1,21 @@
 """Gemma 4 text decoder: E2B, E4B, 12B, 26B-A4B and 31B.
 
-Parameter names are the checkpoints' (and mlx-lm's). Layers know nothing of buffers or lengths: a *step* (see
-`steps.py`) takes their keys and values and says what they may see. Architecture as in transformers'
-`modeling_gemma4.py` and mlx-lm's `gemma4_text.py`.
+Parameter names are the checkpoints' (and mlx-lm's). Architecture as in transformers' `modeling_gemma4.py` and mlx-lm's
+`gemma4_text.py`.
 """
 
 import math
+from collections.abc import Iterable
 from functools import partial
-from pathlib import Path
 
 import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.rope_utils import initialize_rope
 from mlx_lm.models.switch_layers import SwitchGLU
 
-from mtp_mlx.kv_cache import MAX_DRAFT_TOKENS, KVCache
-from mtp_mlx.models.config import LayerConfig, TextConfig
-from mtp_mlx.models.memo import Memo
-from mtp_mlx.steps import ChunkStep, Step, Uncached, step_for
+from mtp_mlx.models.gemma4_config import TextConfig
+from mtp_mlx.models.target import Decoder, Target
+from mtp_mlx.steps import Step
 
 
 @partial(mx.compile, shapeless=True)
@@ -60,7 +58,7 @@ class Attention(nn.Module):
         queries = self.rope(queries.transpose(0, 2, 1, 3), offset=step.offset)
         if self.layer.owns_kv:
             step.write(self.index, *self.keys_values(x, step))
-        out = step.attend(queries, self.layer.layer_type)
+        out = step.attend(queries, self.layer.layer_type, scale=1.0)
         return self.o_proj(out.transpose(0, 2, 1, 3).reshape(B, L, -1))
 
     def keys_values(self, x: mx.array, step: Step) -> tuple[mx.array, mx.array]:
@@ -120,12 +118,11 @@ class Experts(nn.Module):
 class DecoderLayer(nn.Module):
     def __init__(self, config: TextConfig, index: int):
         super().__init__()
-        layer: LayerConfig = config.layers[index]
         norm = partial(nn.RMSNorm, config.hidden_size, eps=config.rms_norm_eps)
         self.has_experts = config.num_experts > 0
         self.has_ple = config.hidden_size_per_layer_input > 0
         self.self_attn = Attention(config, index)
-        self.mlp = MLP(config.hidden_size, layer.intermediate_size)
+        self.mlp = MLP(config.hidden_size, config.layers[index].intermediate_size)
         self.input_layernorm = norm()
         self.post_attention_layernorm = norm()
         self.pre_feedforward_layernorm = norm()
@@ -142,7 +139,7 @@ class DecoderLayer(nn.Module):
             self.per_layer_projection = nn.Linear(config.hidden_size_per_layer_input, config.hidden_size, bias=False)
             self.post_per_layer_input_norm = norm()
 
-    def __call__(self, x: mx.array, per_layer_input: mx.array | None, step: Step) -> mx.array:
+    def __call__(self, x: mx.array, step: Step, per_layer_input: mx.array | None = None) -> mx.array:
         x = x + self.post_attention_layernorm(self.self_attn(self.input_layernorm(x), step))
         x = x + self.post_feedforward_layernorm(self.feedforward(x))
         if self.has_ple:
@@ -158,51 +155,16 @@ class DecoderLayer(nn.Module):
         return self.post_feedforward_layernorm_1(dense) + self.post_feedforward_layernorm_2(sparse)
 
 
-class Gemma4TextModel(nn.Module):
+class Gemma4TextModel(Decoder):
     """The decoder up to and including its final norm."""
 
     def __init__(self, config: TextConfig):
-        super().__init__()
-        self.config = config
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.layers = [DecoderLayer(config, i) for i in range(len(config.layers))]
-        self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        super().__init__(config, [DecoderLayer(config, i) for i in range(len(config.layers))])
         if config.hidden_size_per_layer_input:
             width = len(config.layers) * config.hidden_size_per_layer_input
             self.embed_tokens_per_layer = nn.Embedding(config.vocab_size_per_layer_input, width)
             self.per_layer_model_projection = nn.Linear(config.hidden_size, width, bias=False)
             self.per_layer_projection_norm = nn.RMSNorm(config.hidden_size_per_layer_input, eps=config.rms_norm_eps)
-
-    def __call__(self, inputs: mx.array, cache: KVCache | None = None) -> mx.array:
-        """Token ids [B, L] -> hidden states [B, L, D] after the final norm, appending to `cache` where one is given."""
-        if cache is None:
-            return self.forward(inputs, Uncached(self.config, inputs.shape[1]))
-        step = step_for(cache, inputs.shape[1])
-        hidden = self.forward(inputs, step)
-        step.commit()
-        return hidden
-
-    def forward(self, inputs: mx.array, step: Step) -> mx.array:
-        """Runs `inputs` [B, L] through `step`, without committing them."""
-        x = self.embed(inputs)
-        ple = self.per_layer_inputs(inputs, x)
-        return self.norm(self.run_sharers(self.run_owners(x, ple, step), ple, step))
-
-    def prefill(self, inputs: mx.array, cache: KVCache) -> mx.array:
-        """Appends a chunk of the prompt [B, L] and gives the hidden state of its last row [B, 1, D].
-
-        KV-shared layers compute that row only. It is lazy: leave it unevaluated for all chunks but the last.
-        """
-        step = step_for(cache, inputs.shape[1])
-        x = self.embed(inputs)
-        ple = self.per_layer_inputs(inputs, x)
-        x = self.run_owners(x, ple, step)
-        if isinstance(step, ChunkStep):
-            hidden = self.run_sharers(x[:, -1:], None if ple is None else ple[:, -1:], step.last_row())
-        else:
-            hidden = self.run_sharers(x, ple, step)[:, -1:]
-        step.commit()
-        return self.norm(hidden)
 
     def embed(self, inputs: mx.array) -> mx.array:
         """Token ids [B, L] -> scaled embeddings [B, L, D]; the drafter's input uses the same."""
@@ -213,56 +175,24 @@ class Gemma4TextModel(nn.Module):
         width = self.config.hidden_size_per_layer_input
         if not width:
             return None
-        shape = (*inputs.shape, len(self.layers), width)
+        shape = (*inputs.shape, len(self.config.layers), width)
         looked_up = (self.embed_tokens_per_layer(inputs) * width**0.5).reshape(shape)
         projected = (self.per_layer_model_projection(x) * self.config.hidden_size**-0.5).reshape(shape)
         return (self.per_layer_projection_norm(projected) + looked_up) * 2.0**-0.5
 
-    def run_owners(self, x: mx.array, ple: mx.array | None, step: Step) -> mx.array:
-        """The layers that write keys and values: all of them come before the first that shares."""
-        return self._run(range(len(self.config.kv_owners)), x, ple, step)
-
-    def run_sharers(self, x: mx.array, ple: mx.array | None, step: Step) -> mx.array:
-        return self._run(range(len(self.config.kv_owners), len(self.layers)), x, ple, step)
-
-    def _run(self, indices: range, x: mx.array, ple: mx.array | None, step: Step) -> mx.array:
+    def run(self, indices: Iterable[int], x: mx.array, per_layer: mx.array | None, step: Step) -> mx.array:
         for i in indices:
-            x = self.layers[i](x, None if ple is None else ple[:, :, i], step)
+            x = self.layers[i](x, step, None if per_layer is None else per_layer[:, :, i])
         return x
 
 
-class Gemma4(nn.Module):
-    """A Gemma 4 target: decoder, head, softcap.
-
-    Attributes:
-        name, path: the name it was loaded by and the folder it lies in; empty and None for a model built in memory.
-    """
+class Gemma4(Target):
+    """A Gemma 4 target: its logits are capped softly."""
 
     def __init__(self, config: TextConfig):
-        super().__init__()
-        self.config = config
-        self.name = ""
-        self.path: Path | None = None
-        self.memo = Memo()
-        self.model = Gemma4TextModel(config)
-        if not config.tie_word_embeddings:
-            self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-
-    def __call__(self, inputs: mx.array, cache: KVCache | None = None) -> mx.array:
-        """Token ids [B, L] -> logits [B, L, V], appending to `cache` where one is given."""
-        return self.logits(self.model(inputs, cache))
+        super().__init__(Gemma4TextModel(config))
 
     def logits(self, hidden: mx.array) -> mx.array:
         """Hidden states [B, L, D] after the final norm -> logits [B, L, V] after the softcap."""
-        tied = self.config.tie_word_embeddings
-        logits = self.model.embed_tokens.as_linear(hidden) if tied else self.lm_head(hidden)
-        cap = self.config.final_logit_softcapping
+        logits, cap = super().logits(hidden), self.config.final_logit_softcapping
         return logits if cap is None else _softcap(logits, mx.array(cap, logits.dtype))
-
-    def make_cache(self, slots: int = 1, max_draft_tokens: int = MAX_DRAFT_TOKENS) -> KVCache:
-        """An empty key-value cache for `slots` sequences."""
-        return KVCache(self.config, slots, max_draft_tokens)
-
-    @property
-    def layers(self) -> list[DecoderLayer]:
-        return self.model.layers

@@ -16,8 +16,9 @@ import mlx.nn as nn
 from mtp_mlx.errors import MisuseError
 from mtp_mlx.kv_cache import KVCache
 from mtp_mlx.models.clustered_head import ClusteredHead
-from mtp_mlx.models.config import AssistantConfig
-from mtp_mlx.models.gemma4 import Gemma4, Gemma4TextModel
+from mtp_mlx.models.gemma4 import Gemma4TextModel
+from mtp_mlx.models.gemma4_config import AssistantConfig
+from mtp_mlx.models.target import Target
 from mtp_mlx.steps import DraftStep
 
 DRAFT_POSITIONS = ("next", "last_cached")
@@ -48,7 +49,7 @@ class Gemma4Assistant(nn.Module):
 
     def draft(
         self,
-        target: Gemma4,
+        target: Target,
         cache: KVCache,
         token: mx.array,
         hidden: mx.array,
@@ -76,10 +77,10 @@ class Gemma4Assistant(nn.Module):
             drafts.append(token)
         return mx.concatenate(drafts, axis=1) if drafts else mx.zeros((token.shape[0], 0), token.dtype)
 
-    def step(self, target: Gemma4, token: mx.array, hidden: mx.array, step: DraftStep) -> tuple[mx.array, mx.array]:
+    def step(self, target: Target, token: mx.array, hidden: mx.array, step: DraftStep) -> tuple[mx.array, mx.array]:
         """One draft step: (token [B, 1], hidden [B, 1, backbone]) -> (own hidden [B, 1, D], next hidden)."""
         x = self.pre_projection(mx.concatenate([target.model.embed(token), hidden], axis=-1))
-        h = self.model.norm(self.model.run_sharers(x, None, step))
+        h = self.model.norm(self.model.run(range(len(self.model.layers)), x, None, step))
         return h, self.post_projection(h)
 
     def rows_of(self, tokens: mx.array) -> mx.array:

@@ -3,9 +3,9 @@
 import mlx.core as mx
 from mlx.utils import tree_map_with_path
 
-from mtp_mlx.models.config import AssistantConfig
 from mtp_mlx.models.gemma4 import Gemma4
 from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
+from mtp_mlx.models.gemma4_config import AssistantConfig
 from mtp_mlx.pairing import check_pair
 from mtp_mlx.training.clusters import cluster_tokens
 

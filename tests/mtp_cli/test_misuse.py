@@ -98,7 +98,7 @@ def test_a_prompt_longer_than_the_context(pair):
     [
         ({"config__json": None}, "a checkpoint folder needs a config.json"),
         ({"config__json": "{"}, "config.json is not valid JSON"),
-        ({"config__json": '{"model_type": "llama"}'}, "not a Gemma 4 target (given: model_type 'llama')"),
+        ({"config__json": '{"model_type": "qwen2"}'}, "not a target that mtp can run (given: model_type 'qwen2')"),
         ({"config__json": '{"model_type": "gemma4_text"}'}, "config.json lacks"),
         ({"tokenizer__json": None}, "no tokenizer.json in the model folder"),
         ({"tokenizer__json": "{"}, "cannot read the tokenizer"),
@@ -125,7 +125,7 @@ def test_a_drafter_that_does_not_load_is_never_skipped(pair, tmp_path):
     assert line.startswith("no drafter: no drafter is known for a target of hidden size 64 ")
     assert line.endswith("(--no-draft decodes without one)")
     line = error_line(mtp(*GENERATE, "--model", pair.target, "--draft-model", pair.target), 1)
-    assert line.startswith("no drafter: not a Gemma 4 drafter (given: model_type 'gemma4_text')")
+    assert line.startswith("no drafter: not a drafter that mtp can run (given: model_type 'gemma4_text')")
     other = write_drafter(tmp_path / "other", hidden_size=32)
     line = error_line(mtp(*GENERATE, "--model", pair.target, "--draft-model", str(other)), 1)
     assert line.startswith("no drafter: wrong pair: the target has hidden size 64, the drafter was trained for 32")

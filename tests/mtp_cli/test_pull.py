@@ -56,9 +56,9 @@ def test_the_drafter_alone(hub, endpoint):
     assert list(json.loads(mtp("pull", DRAFTER, "--json").stdout)) == ["drafter"]
 
 
-def test_what_is_no_gemma_4_is_refused_before_its_weights_are_fetched(hub, endpoint):
-    hub.files = checkpoint({"model_type": "llama"})
-    assert error_line(mtp("pull", TARGET), 1).startswith("not a Gemma 4 model (given: model_type 'llama')")
+def test_what_mtp_cannot_run_is_refused_before_its_weights_are_fetched(hub, endpoint):
+    hub.files = checkpoint({"model_type": "qwen2"})
+    assert error_line(mtp("pull", TARGET), 1).startswith("not a model that mtp can run (given: model_type 'qwen2')")
     assert not any("safetensors" in path for path in hub.requested)
 
 

@@ -7,7 +7,8 @@ from mtp_mlx.bench.estimate.parts import Part, drafter_part, target_parts, toget
 from mtp_mlx.bench.estimate.predict import Estimate, _between, estimate, expected_tokens
 from mtp_mlx.bench.machine import this_machine
 from mtp_mlx.bench.spread import Spread
-from mtp_mlx.models.config import AssistantConfig, TextConfig
+from mtp_mlx.models import registry
+from mtp_mlx.models.gemma4_config import AssistantConfig, TextConfig
 from mtp_weights.recipe import Recipe
 from tests import tiny
 
@@ -19,7 +20,7 @@ def spread(value: float) -> Spread:
 @pytest.mark.parametrize("architecture", list(tiny.ARCHITECTURES))
 def test_each_kind_of_layer_stands_for_all_of_its_kind(architecture, monkeypatch):
     monkeypatch.setattr(parts, "PART_BYTES", 1)  # one layer at a time
-    config = TextConfig.from_dict(tiny.target_config(architecture))
+    config = registry.target_config(tiny.target_config(architecture))
     *layers, ends = target_parts(config, None, 30)
     assert sum(part.times for part in layers) == len(config.layers) and len(layers) == len(set(config.layers))
     assert ends.times == config.vocab_size / 64

@@ -51,7 +51,7 @@ ALARM = 1e-4
 
 
 @cache
-def target() -> tiny.Gemma4:
+def target() -> tiny.Target:
     """As small as it can be: a few hundred thousand tokens go through it."""
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "head_dim": 8, "global_head_dim": 8}
     layers = {"layer_types": [SLIDING, FULL], "sliding_window": 6, "num_global_key_value_heads": None}

@@ -12,7 +12,7 @@ from mtp_mlx.decoding.plain import plain_tokens
 from mtp_mlx.decoding.round import Round
 from mtp_mlx.decoding.stream import TokenStream
 from mtp_mlx.kv_cache import CAPACITY_STEP, KVCache, LayerCache
-from mtp_mlx.models.config import TextConfig
+from mtp_mlx.models import registry
 from tests import tiny
 
 WINDOW = 12
@@ -34,11 +34,12 @@ def logits_after(model, prompt: list[int], cache: KVCache) -> mx.array:
 
 @pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)
 def test_has_one_entry_for_each_owner_and_none_for_layers_that_share(architecture):
-    config = TextConfig.from_dict(tiny.target_config(architecture))
+    config = registry.target_config(tiny.target_config(architecture))
     cache = KVCache(config)
-    raw = tiny.ARCHITECTURES[architecture]
-    assert len(cache) == len(raw["layer_types"]) - raw.get("num_kv_shared_layers", 0)
-    assert [layer.layer.layer_type for layer in cache] == raw["layer_types"][: len(cache)]
+    raw = tiny.target_config(architecture)
+    assert len(cache) == raw["num_hidden_layers"] - raw.get("num_kv_shared_layers", 0)
+    types = raw.get("layer_types", [tiny.F] * len(cache))
+    assert [layer.layer.layer_type for layer in cache] == types[: len(cache)]
 
 
 @pytest.mark.parametrize("depth", [0, 3, 16])

@@ -10,12 +10,13 @@ from mlx.utils import tree_flatten
 
 from mtp_mlx import load, load_drafter, load_model
 from mtp_mlx.errors import UserError
-from mtp_mlx.models.config import AssistantConfig, TextConfig
-from mtp_mlx.models.gemma4 import Gemma4
+from mtp_mlx.models import registry
 from mtp_mlx.models.gemma4_assistant import Gemma4Assistant, to_vocabulary_order
+from mtp_mlx.models.gemma4_config import AssistantConfig
 from tests.reference.cases import HEADS, TOLERANCE, case, gap, saved_config
 from tests.tiny import (
     ARCHITECTURES,
+    GEMMA4,
     Config,
     build_target,
     drafter_config,
@@ -33,7 +34,7 @@ Weights = dict[str, mx.array]
 
 
 def target_weights(config: Config) -> Weights:
-    return random_weights(Gemma4(TextConfig.from_dict(config)))
+    return random_weights(registry.new_target(registry.target_config(config)))
 
 
 def drafter_weights(config: Config) -> Weights:
@@ -76,7 +77,7 @@ class TestTargetLayouts:
         folder = write_checkpoint(tmp_path / "target", config, LAYOUTS[layout](hugging_face_names(weights)))
         assert_holds(load_model(folder)[0], weights)
 
-    @pytest.mark.parametrize("name", ARCHITECTURES)
+    @pytest.mark.parametrize("name", GEMMA4)
     def test_multimodal_config_and_mlx_lm_names(self, name, tmp_path):
         config = target_config(name)
         weights = target_weights(config)
@@ -123,7 +124,7 @@ class TestTargetLayouts:
         split_into_shards(folder, index)
         assert_holds(load_model(folder)[0], weights)
 
-    @pytest.mark.parametrize("name", ARCHITECTURES)
+    @pytest.mark.parametrize("name", GEMMA4)
     def test_config_as_transformers_writes_it(self, name, tmp_path):
         weights = hugging_face_names(target_weights(target_config(name)))
         model, _ = load_model(write_checkpoint(tmp_path / "target", saved_config(name), weights))
@@ -167,7 +168,7 @@ class TestDrafterLayouts:
         assert (stored.dtype, loaded.dtype) == (mx.int64, mx.int32)
         assert mx.array_equal(stored, loaded)
 
-    @pytest.mark.parametrize("name", ARCHITECTURES)
+    @pytest.mark.parametrize("name", GEMMA4)
     @pytest.mark.parametrize("head", HEADS)
     def test_config_as_transformers_writes_it(self, name, head, tmp_path):
         weights = drafter_weights(drafter_config(target_config(name), clustered=head == "clustered"))

@@ -36,14 +36,14 @@ class Reference:
 
     architecture: str
     window: int
-    model: tiny.Gemma4
+    model: tiny.Target
     prompt: list[int]
     tokens: list[int]
     logits: list[mx.array]
 
 
 @cache
-def model_of(architecture: str, window: int) -> tiny.Gemma4:
+def model_of(architecture: str, window: int) -> tiny.Target:
     return tiny.build_target(tiny.target_config(architecture, sliding_window=window))
 
 

@@ -9,12 +9,12 @@ from mtp_mlx import draft_tokens, generate_step
 from mtp_mlx.decoding.prefill import prefill
 from mtp_mlx.steps import DraftStep
 from tests.reference.cases import HEADS, TOLERANCE, Case, case, gap
-from tests.tiny import ARCHITECTURES, build_target, multimodal, random_weights, target_config, write_checkpoint
+from tests.tiny import GEMMA4, build_target, multimodal, random_weights, target_config, write_checkpoint
 
 PROMPT_LENGTH = 20  # of the greedy golden
 
 
-@pytest.fixture(params=ARCHITECTURES)
+@pytest.fixture(params=GEMMA4)
 def parity(request: pytest.FixtureRequest) -> Case:
     return case(request.param)
 

@@ -17,7 +17,7 @@ DRAFTERS = ("right", "wrong", "clustered")
 
 
 @cache
-def target(architecture: str) -> tiny.Gemma4:
+def target(architecture: str) -> tiny.Target:
     return tiny.build_target(tiny.target_config(architecture))
 
 
@@ -49,7 +49,7 @@ def processors_of(rng: random.Random, vocabulary: int) -> list:
     return make_logits_processors(**options) + [Reverser()] * (rng.random() < 0.3)
 
 
-def plain(model: tiny.Gemma4, prompt: list[int], processors: list) -> list[int]:
+def plain(model: tiny.Target, prompt: list[int], processors: list) -> list[int]:
     """The slow reference: one token a forward pass, the processors called with all that came before."""
     cache, ids, step = model.make_cache(), list(prompt), list(prompt)
     while len(ids) < len(prompt) + TOKENS:

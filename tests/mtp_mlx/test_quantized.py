@@ -12,9 +12,9 @@ from mlx_lm.utils import quantize_model
 
 from mtp_mlx import generate_step, load_drafter, load_model
 from mtp_mlx.errors import UserError
-from mtp_mlx.models.config import AssistantConfig
 from mtp_mlx.models.gemma4 import Gemma4
 from mtp_mlx.models.gemma4_assistant import Gemma4Assistant, to_vocabulary_order
+from mtp_mlx.models.gemma4_config import AssistantConfig
 from tests.reference.cases import TOLERANCE, case, gap
 from tests.tiny import (
     Config,

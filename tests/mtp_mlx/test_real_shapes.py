@@ -5,9 +5,10 @@ import mlx.nn as nn
 import pytest
 
 from mtp_mlx import draft_tokens, generate_step
-from mtp_mlx.models.config import FULL, SLIDING, AssistantConfig, TextConfig
+from mtp_mlx.models.config import FULL, SLIDING
 from mtp_mlx.models.gemma4 import Gemma4
 from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
+from mtp_mlx.models.gemma4_config import AssistantConfig, TextConfig
 from tests.reference.cases import real_config
 
 VOCAB = 8192  # four tokens a cluster; the real one has 128

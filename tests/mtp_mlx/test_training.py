@@ -6,8 +6,9 @@ import pytest
 from mlx.utils import tree_flatten
 
 from mtp_mlx.load import load_drafter
-from mtp_mlx.models.config import FULL, SLIDING, AssistantConfig, TextConfig
+from mtp_mlx.models.config import FULL, SLIDING
 from mtp_mlx.models.gemma4 import Gemma4
+from mtp_mlx.models.gemma4_config import AssistantConfig, TextConfig
 from mtp_mlx.steps import DraftStep
 from mtp_mlx.training import Objective, Trainer, continue_prompts, new_drafter, observe, save_drafter
 from mtp_mlx.training.clusters import cluster_tokens

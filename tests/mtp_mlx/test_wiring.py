@@ -22,7 +22,7 @@ from mtp_mlx.models.gemma4 import Gemma4
 from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
 from mtp_mlx.steps import DraftStep
 from tests.reference.cases import HEADS, TOLERANCE, Case, case, gap
-from tests.tiny import ARCHITECTURES, ScriptedDrafter, build_target, target_config
+from tests.tiny import GEMMA4, ScriptedDrafter, build_target, target_config
 
 VISIBLE = 1000 * TOLERANCE
 
@@ -48,7 +48,7 @@ class FirstRound:
         return max(gaps)
 
 
-@pytest.fixture(params=ARCHITECTURES)
+@pytest.fixture(params=GEMMA4)
 def wired(request: pytest.FixtureRequest) -> Callable[[str], FirstRound]:
     return lambda head="full": FirstRound(case(request.param), head)
 
@@ -154,7 +154,7 @@ def test_draft_position_is_the_drafters_choice():
 
 
 @pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", GEMMA4)
 def test_drafts_of_every_round_are_those_of_a_first_round(name, head):
     """Rejected rows, wrapped rings and what was drafted before must leave no trace in what the drafter sees."""
     target, prompt, drafter = case(name).target, case(name).ids[:20], case(name).drafter(head)

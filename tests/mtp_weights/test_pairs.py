@@ -4,7 +4,11 @@ import pytest
 
 from mtp_weights.errors import UserError
 from mtp_weights.locate import bundled_folder
-from mtp_weights.pairs import PAIRS, choose_drafter, drafter_for, drafter_name, official_config, repository_of
+from mtp_weights.pairs import PAIRS, choose_drafter, known_drafter, official_config, pair_of, repository_of
+
+
+def drafter_for(name: str, hidden_size: int) -> str:
+    return choose_drafter(name, "gemma4_text", hidden_size).name
 
 
 @pytest.mark.parametrize(
@@ -12,7 +16,7 @@ from mtp_weights.pairs import PAIRS, choose_drafter, drafter_for, drafter_name, 
 )
 def test_official_targets_and_their_conversions(hidden_size, size):
     drafter = f"google/gemma-4-{size}-it-assistant"
-    assert drafter_name(hidden_size) == drafter
+    assert pair_of("gemma4", hidden_size).drafter == drafter
     for name in (f"google/gemma-4-{size}-it", f"mlx-community/gemma-4-{size.lower()}-it-4bit", "me/my-fine-tune"):
         assert drafter_for(name, hidden_size) == drafter
 
@@ -40,9 +44,17 @@ def test_the_demo_target_by_name_and_by_folder():
 
 
 def test_unknown_backbones():
-    assert drafter_name(2048) is None
+    assert pair_of("gemma4", 2048) is None
+    assert known_drafter("me/other", "gemma4", 2048) is None
     with pytest.raises(UserError, match=r"no drafter is known .*2048 \(given: me/other\)"):
         drafter_for("me/other", 2048)
+
+
+@pytest.mark.parametrize("hidden_size", [256, 2560])
+def test_another_family_of_the_same_hidden_size(hidden_size):
+    assert pair_of("llama", hidden_size) is None
+    with pytest.raises(UserError, match=rf"no drafter is known for a llama target of hidden size {hidden_size}"):
+        choose_drafter("me/other", "llama", hidden_size)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +79,7 @@ def test_what_is_no_short_name(name):
 
 
 def test_a_short_name_says_qat_too():
-    choice = choose_drafter("e4b-qat-4bit", 2560)
+    choice = choose_drafter("e4b-qat-4bit", "gemma4_text", 2560)
     assert choice.name == "google/gemma-4-E4B-it-qat-q4_0-unquantized-assistant"
     assert choice.reason == "a target of hidden size 2560 is a Gemma 4 E4B, and its name says QAT"
 

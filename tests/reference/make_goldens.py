@@ -24,7 +24,7 @@ import transformers
 from safetensors.torch import save_file
 from transformers.generation.candidate_generator import SinglePositionMultiTokenCandidateGenerator
 
-from tests.tiny import ARCHITECTURES, drafter_config, target_config, write_drafter, write_target
+from tests.tiny import GEMMA4, drafter_config, target_config, write_drafter, write_target
 
 FOLDER = Path(__file__).parent
 LENGTH = 48  # of the sequence whose logits are compared: two to four windows
@@ -42,7 +42,7 @@ def main() -> None:
     transformers.utils.logging.disable_progress_bar()
     for folder in ("goldens", "saved"):
         (FOLDER / folder).mkdir(exist_ok=True)
-    for name in ARCHITECTURES:
+    for name in GEMMA4:
         with tempfile.TemporaryDirectory() as scratch, torch.no_grad():
             tensors = goldens(name, Path(scratch))
         save_file(tensors, FOLDER / "goldens" / f"{name}.safetensors")

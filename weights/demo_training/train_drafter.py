@@ -18,8 +18,8 @@ import numpy as np
 from packing import cached_documents
 from prompts import PromptSource
 
-from mtp_mlx.models.config import AssistantConfig
 from mtp_mlx.models.gemma4 import Gemma4
+from mtp_mlx.models.gemma4_config import AssistantConfig
 from mtp_mlx.training import Examples, Objective, Trainer, new_drafter, observe, save_drafter
 from mtp_mlx.training.trainer import linear_decay
 

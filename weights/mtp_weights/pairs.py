@@ -16,6 +16,7 @@ from mtp_weights.errors import UserError
 
 DEMO_TARGET, DEMO_DRAFTER = "demo", "demo-drafter"
 _BUNDLED = {DEMO_TARGET: "target", DEMO_DRAFTER: "drafter"}
+_FAMILY = "gemma4"  # what the model types of all these targets begin with
 _QAT = re.compile(r"gemma-4-[^/]*-qat\b", re.IGNORECASE)
 # What mlx-community converts the targets to, by the end of the repository's name.
 CONVERSIONS = ("4bit", "5bit", "6bit", "8bit", "mxfp4", "nvfp4", "mxfp8", "bf16", "qat-4bit", "qat-8bit")
@@ -72,40 +73,43 @@ def repository_of(name: str) -> str | None:
     return _REPOSITORIES.get(short)
 
 
-def choose_drafter(target_name: str, hidden_size: int) -> DrafterChoice:
-    """The drafter for a target.
+def pair_of(model_type: str, hidden_size: int) -> Pair | None:
+    """The pair that a target of this type and hidden size belongs to."""
+    return _BY_HIDDEN_SIZE.get(hidden_size) if model_type.startswith(_FAMILY) else None
 
-    Args:
-        target_name: as the user or `resolve` gave it: "demo", a short name, a repository id, or a folder.
-        hidden_size: of the target's text config.
+
+def choose_drafter(target_name: str, model_type: str, hidden_size: int) -> DrafterChoice:
+    """The drafter for a target; arguments as those of `known_drafter`.
 
     Raises:
-        UserError: no drafter is known for this hidden size.
+        UserError: no drafter is known for this target.
     """
-    if hidden_size == _demo_hidden_size():
-        return DrafterChoice(DEMO_DRAFTER, "it was trained with the demo target")
-    pair = _BY_HIDDEN_SIZE.get(hidden_size)
-    if pair is None:
+    choice = known_drafter(target_name, model_type, hidden_size)
+    if choice is None:
         raise UserError(
-            f"no drafter is known for a target of hidden size {hidden_size}",
+            f"no drafter is known for a {model_type} target of hidden size {hidden_size}",
             given=target_name,
             fix="name one as the draft model, or run without a drafter",
         )
+    return choice
+
+
+def known_drafter(target_name: str, model_type: str, hidden_size: int) -> DrafterChoice | None:
+    """The drafter for a target, None where none is known.
+
+    Args:
+        target_name: as the user or `resolve` gave it: "demo", a short name, a repository id, or a folder.
+        model_type, hidden_size: of the target's text config.
+    """
+    if model_type.startswith(_FAMILY) and hidden_size == _demo_hidden_size():
+        return DrafterChoice(DEMO_DRAFTER, "it was trained with the demo target")
+    pair = pair_of(model_type, hidden_size)
+    if pair is None:
+        return None
     backbone = f"a target of hidden size {hidden_size} is a Gemma 4 {pair.size.upper()}"
     if _QAT.search(repository_of(target_name) or target_name):
         return DrafterChoice(pair.qat_drafter, f"{backbone}, and its name says QAT")
     return DrafterChoice(pair.drafter, backbone)
-
-
-def drafter_for(target_name: str, hidden_size: int) -> str:
-    """The name of the drafter for a target, for `locate.resolve`; see `choose_drafter`."""
-    return choose_drafter(target_name, hidden_size).name
-
-
-def drafter_name(hidden_size: int) -> str | None:
-    """The official drafter for a backbone of `hidden_size`, or None; for messages about a wrong pair."""
-    pair = _BY_HIDDEN_SIZE.get(hidden_size)
-    return None if pair is None else pair.drafter
 
 
 def official_config(name: str) -> dict[str, Any]:

@@ -18,9 +18,11 @@ from mtp_mlx.decoding.drafts import Drafts
 from mtp_mlx.kv_cache import KVCache
 from mtp_mlx.load import lay_out
 from mtp_mlx.memory import ON_CPU
-from mtp_mlx.models.config import FULL, SLIDING, AssistantConfig, LayerConfig, TextConfig
-from mtp_mlx.models.gemma4 import DecoderLayer, Gemma4
+from mtp_mlx.models.config import DecoderConfig, LayerConfig
 from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
+from mtp_mlx.models.gemma4_config import AssistantConfig
+from mtp_mlx.models.registry import new_target
+from mtp_mlx.models.target import Decoder
 from mtp_mlx.steps import RowsStep
 from mtp_weights.recipe import Recipe
 
@@ -45,14 +47,14 @@ class Part:
     nbytes: int
 
 
-def target_parts(config: TextConfig, recipe: Recipe | None, context: int) -> Iterator[Part]:
+def target_parts(config: DecoderConfig, recipe: Recipe | None, context: int) -> Iterator[Part]:
     """The kinds of layers, one after another, and then embedding and head together.
 
     Args:
         recipe: how the weights are quantized; None for 16 bits (on a CPU, 32).
         context: tokens that the key-value store holds.
     """
-    config = replace(config, vocab_size_per_layer_input=min(config.vocab_size_per_layer_input, LOOKED_UP))
+    config = config.with_small_tables(LOOKED_UP)
     kinds: dict[LayerConfig, list[int]] = {}
     for index, layer in enumerate(config.layers):
         kinds.setdefault(layer, []).append(index)
@@ -70,11 +72,11 @@ def together(parts: Sequence[Part]) -> Part:
     return Part("the whole target", 1, run, sum(part.nbytes for part in parts))
 
 
-def drafter_part(config: AssistantConfig, target: TextConfig, context: int) -> Part:
+def drafter_part(config: AssistantConfig, target: DecoderConfig, context: int) -> Part:
     """The whole drafter, not quantized, over the keys and values of a target of which nothing else is there."""
-    owners = tuple(target.layers[target.last_owner(kind)] for kind in (SLIDING, FULL))
-    small = replace(target, layers=owners, vocab_size=LOOKED_UP, hidden_size_per_layer_input=0, num_experts=0)
-    embedding = Gemma4(small)  # of which the drafter asks nothing but the embedding: its layers are never evaluated
+    owners = tuple(target.layers[target.last_owner(kind)] for kind in target.kv_types)
+    small = replace(target, layers=owners, vocab_size=LOOKED_UP)
+    embedding = new_target(small)  # of which the drafter asks nothing but the embedding: its layers are never evaluated
     drafter = _ready(_quantized(Gemma4Assistant(config), None))
     mx.eval(_quantized(embedding, None).model.embed_tokens.parameters())
     cache = _filled_cache(small, context)
@@ -96,12 +98,14 @@ def drafter_part(config: AssistantConfig, target: TextConfig, context: int) -> P
     return Part("drafter", 1, run, _nbytes(drafter))
 
 
-def _layers(config: TextConfig, recipe: Recipe | None, context: int, kind: LayerConfig, indices: Sequence[int]) -> Part:
+def _layers(
+    config: DecoderConfig, recipe: Recipe | None, context: int, kind: LayerConfig, indices: Sequence[int]
+) -> Part:
     """As many layers of one kind as there is room for."""
-    model = _quantized(Gemma4(config), recipe)
+    model = _quantized(new_target(config), recipe).model
     layers = [_ready(model.layers[i]) for i in indices[: _how_many(model.layers[indices[0]], len(indices))]]
-    del model
-    others = [config.layers[config.last_owner(other)] for other in (SLIDING, FULL)]
+    model.layers = layers
+    others = [config.layers[config.last_owner(other)] for other in config.kv_types]
     small = replace(config, layers=(*others, *(kind for _ in layers)))
     for index, layer in enumerate(layers, start=len(others)):
         layer.self_attn.index = index
@@ -112,11 +116,11 @@ def _layers(config: TextConfig, recipe: Recipe | None, context: int, kind: Layer
     @mx.compile
     def forward(x: mx.array, ple: list[mx.array], arrays: list[mx.array]) -> tuple[mx.array, list[mx.array]]:
         cache = KVCache.over(small, arrays)
-        return _through(layers, x, ple[0] if ple else None, cache), cache.arrays
+        return _through(model, x, ple[0] if ple else None, cache), cache.arrays
 
     def run(rows: int) -> list[mx.array]:
         if rows not in inputs:
-            inputs[rows] = _inputs(config, rows)
+            inputs[rows] = _inputs(config, rows, len(layers))
         out, cache.arrays = forward(*inputs[rows], cache.arrays)
         return [out, *cache.arrays]
 
@@ -124,30 +128,26 @@ def _layers(config: TextConfig, recipe: Recipe | None, context: int, kind: Layer
     return Part(name, len(indices) / len(layers), run, sum(map(_nbytes, layers)))
 
 
-def _through(layers: Sequence[DecoderLayer], x: mx.array, ple: mx.array | None, cache: KVCache) -> mx.array:
+def _through(decoder: Decoder, x: mx.array, ple: mx.array | None, cache: KVCache) -> mx.array:
     step = RowsStep(cache, x.shape[1])
-    step.kv = {kind: tuple(cache.shared(kind).state) for kind in (SLIDING, FULL)}  # for those that own none
-    for layer in layers:
-        x = layer(x, ple, step)
-    return x
+    step.kv = {kind: tuple(cache.shared(kind).state) for kind in cache.config.kv_types}  # for those that own none
+    return decoder.run(range(len(decoder.layers)), x, ple, step)
 
 
-def _ends(config: TextConfig, recipe: Recipe | None) -> Part:
+def _ends(config: DecoderConfig, recipe: Recipe | None) -> Part:
     """Embedding, per-layer inputs, final norm, head and choice, over a part of the vocabulary."""
     bits = 8 * DTYPE.size if recipe is None else recipe.parameters["bits"]
     vocabulary = min(config.vocab_size, _round_down(PART_BYTES * 8 // (bits * config.hidden_size)))
-    model = Gemma4(replace(config, vocab_size=vocabulary))
-    model.model.layers = model.layers[:1]
-    width = config.hidden_size_per_layer_input
+    model = new_target(replace(config, vocab_size=vocabulary))
+    model.model.layers = []
     model = _ready(_quantized(model, recipe))
-    del model.model.layers
     mx.eval(model.parameters())
-    count = len(config.layers)
 
     @mx.compile
     def forward(ids: mx.array, hidden: mx.array) -> list[mx.array]:
         x = model.model.embed(ids)
-        looked_up = [] if not width else [_per_layer_inputs(model, ids, x, count, width)]
+        per_layer = model.model.per_layer_inputs(ids, x)
+        looked_up = [] if per_layer is None else [per_layer]
         logits = model.logits(model.model.norm(hidden))
         return [x, *looked_up, *Greedy().settle(logits, Drafts(ids[:, 1:]), None, None)]
 
@@ -159,23 +159,15 @@ def _ends(config: TextConfig, recipe: Recipe | None) -> Part:
     return Part("embedding and head", config.vocab_size / vocabulary, run, _nbytes(model))
 
 
-def _per_layer_inputs(model: Gemma4, ids: mx.array, x: mx.array, count: int, width: int) -> mx.array:
-    text = model.model
-    shape = (*ids.shape, count, width)
-    looked_up = (text.embed_tokens_per_layer(ids) * width**0.5).reshape(shape)
-    projected = text.per_layer_model_projection(x).reshape(shape)
-    return text.per_layer_projection_norm(projected) + looked_up
-
-
-def _inputs(config: TextConfig, rows: int) -> tuple[mx.array, list[mx.array]]:
+def _inputs(config: DecoderConfig, rows: int, layers: int) -> tuple[mx.array, list[mx.array]]:
     x = mx.random.normal((1, rows, config.hidden_size)).astype(DTYPE)
-    width = config.hidden_size_per_layer_input
-    ple = [mx.random.normal((1, rows, width)).astype(DTYPE)] if width else []
+    width = config.per_layer_width
+    ple = [mx.random.normal((1, rows, layers, width)).astype(DTYPE)] if width else []
     mx.eval(x, ple)
     return x, ple
 
 
-def _filled_cache(config: TextConfig, context: int) -> KVCache:
+def _filled_cache(config: DecoderConfig, context: int) -> KVCache:
     cache = KVCache(config)
     cache.set_length(context)
     cache.reserve(cache.max_rows)

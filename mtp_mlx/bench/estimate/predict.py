@@ -13,8 +13,7 @@ from mtp_mlx.bench.machine import Machine, this_machine
 from mtp_mlx.bench.spread import Spread
 from mtp_mlx.load import choose_threads
 from mtp_mlx.memory import ITEM_BYTES, estimated_bytes
-from mtp_mlx.models.config import AssistantConfig, TextConfig
-from mtp_mlx.models.gemma4 import Gemma4
+from mtp_mlx.models.registry import drafter_config, new_target, target_config
 from mtp_weights.recipe import Recipe
 
 ROWS = (1, 2, 3, 4, 5, 7, 9)  # of a pass over the target; in between, times are taken to lie on a line
@@ -92,10 +91,10 @@ def estimate(
         context: tokens in the key-value store.
         progress: called with (parts done, parts in all).
     """
-    config = TextConfig.from_dict(target)
+    config = target_config(target)
     nbytes = [estimated_bytes(target, recipe, ITEM_BYTES)]
     nbytes += [] if drafter is None else [estimated_bytes(drafter, None, ITEM_BYTES)]
-    choose_threads(Gemma4(config))
+    choose_threads(new_target(config))
     parts, total = target_parts(config, recipe, context), len(set(config.layers)) + len(nbytes)
     if nbytes[0] <= PART_BYTES:
         parts, total = [together(list(parts))], len(nbytes)
@@ -111,7 +110,7 @@ def estimate(
     verify = {rows: _added([each[rows] for each in passes]) for rows in ROWS}
     rounds = {}
     if drafter is not None:
-        part = drafter_part(AssistantConfig.from_dict(drafter), config, context)
+        part = drafter_part(drafter_config(drafter), config, context)
         drafting, largest = timer.part(part, STEPS, others=nbytes[0]), max(largest, part.nbytes)
         rounds = {k: _added([_between(verify, k + 1), _between(drafting, k)]) for k in DEPTHS}
         report(total, total)
