@@ -122,7 +122,7 @@ def test_truncated_weights(pair, tmp_path):
 
 def test_a_drafter_that_does_not_load_is_never_skipped(pair, tmp_path):
     line = error_line(mtp(*GENERATE, "--model", pair.target), 1)
-    assert line.startswith("no drafter: no drafter is known for a target of hidden size 64 ")
+    assert line.startswith("no drafter: no drafter is known for a gemma4_text target of hidden size 64 ")
     assert line.endswith("(--no-draft decodes without one)")
     line = error_line(mtp(*GENERATE, "--model", pair.target, "--draft-model", pair.target), 1)
     assert line.startswith("no drafter: not a drafter that mtp can run (given: model_type 'gemma4_text')")

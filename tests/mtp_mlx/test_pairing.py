@@ -159,7 +159,7 @@ class TestAuto:
         assert asked == list(OFFICIAL.values())
 
     def test_unknown_hidden_size(self):
-        with pytest.raises(UserError, match="no drafter is known for a target of hidden size 64"):
+        with pytest.raises(UserError, match="no drafter is known for a gemma4_text target of hidden size 64"):
             load_drafter("auto", build_target(target_config("e2b")))
 
 
