@@ -23,6 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import mlx.core as mx
+import numpy as np
 from mlx_lm.sample_utils import make_sampler
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
@@ -32,7 +33,8 @@ from mtp_mlx.generate import tokenize
 from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
 from mtp_mlx.models.target import Target
 from mtp_mlx.speculation import Speculation
-from mtp_mlx.training import observe
+from mtp_mlx.training import Rows, observe
+from mtp_mlx.training.examples import gather
 from mtp_mlx.training.unroll import unroll
 
 HELD_OUT = Path(__file__).parents[1] / "weights" / "mtp_weights" / "demo" / "heldout.jsonl"
@@ -95,7 +97,9 @@ def run(target: Target, drafter: Gemma4Assistant, prompt: list[int], stop: set[i
 def accepted_everywhere(target: Target, drafter: Gemma4Assistant, tokens: list[int]) -> list[int]:
     """Of six drafts after token 1, 2, …: how many equal the tokens that really follow. Text given, nothing sampled."""
     ids = mx.array([tokens])
-    states = unroll(drafter, target, observe(target, ids, dtype=mx.float32), MOST_DRAFTS)
+    rows = Rows(np.array(ids), np.ones(ids.shape, np.int32))
+    examples, _ = gather(observe(target, rows), np.array([0]), MOST_DRAFTS)
+    states = unroll(drafter, target, examples.like(examples.arrays), MOST_DRAFTS)
     proposed = mx.stack([drafter.argmax(own)[0, :-1] for own in states])  # [6, anchors]
     anchors = proposed.shape[1]
     following = mx.stack([ids[0, 2 + j : 2 + j + anchors] for j in range(MOST_DRAFTS)])

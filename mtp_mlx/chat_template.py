@@ -33,20 +33,24 @@ def render(
         UserError: the tokenizer has no chat template, or the template refuses the conversation.
         MisuseError: a message holds something else than text.
     """
+    begun = [] if reply is None else [{"role": "assistant", "content": reply}]
+    ending = {"add_generation_prompt": not begun, "continue_final_message": bool(begun)}
+    # Thinking is said explicitly, because mlx-lm's wrapper would turn it on.
+    return _render(tokenizer, [*messages, *begun], **{**ending, "enable_thinking": thinking, **variables})
+
+
+def render_whole(tokenizer: TokenizerWrapper, messages: Sequence[Message], **variables: Any) -> list[int]:
+    """Token ids of a conversation that is over, with what ends its last message; arguments and errors of `render`."""
+    return _render(tokenizer, messages, **{"add_generation_prompt": False, "enable_thinking": False, **variables})
+
+
+def _render(tokenizer: TokenizerWrapper, messages: Sequence[Message], **variables: Any) -> list[int]:
     if not tokenizer.has_chat_template:
         raise UserError("the model has no chat template", fix="give it raw text")
     for message in messages:
         check_is_text(message["content"])
-    begun = [] if reply is None else [{"role": "assistant", "content": reply}]
     try:
-        text = tokenizer.apply_chat_template(
-            [*messages, *begun],
-            add_generation_prompt=not begun,
-            continue_final_message=bool(begun),
-            tokenize=False,
-            # Thinking is said explicitly, because mlx-lm's wrapper would turn it on.
-            **{"enable_thinking": thinking, **variables},
-        )
+        text = tokenizer.apply_chat_template(list(messages), tokenize=False, **variables)
     except (TemplateError, TypeError, ValueError) as error:  # the last two: variables, a reply that it drops
         raise UserError("the chat template refuses the conversation", given=error) from error
     return tokenize(tokenizer, text)

@@ -17,6 +17,7 @@ from mtp_cli.doctor import doctor
 from mtp_cli.generate import generate
 from mtp_cli.models import models
 from mtp_cli.pull import pull
+from mtp_cli.train import train
 from mtp_cli.verify import verify
 from mtp_weights.errors import UserError
 
@@ -67,6 +68,7 @@ app.add_typer(bench_app, name="bench")
 app.command()(models)
 app.command()(pull)
 app.command()(convert)
+app.command()(train)
 app.command()(verify)
 app.command()(doctor)
 

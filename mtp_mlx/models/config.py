@@ -5,6 +5,7 @@ that nobody else needs to know the dialect: `config.layers[i]` has the answer.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 
@@ -63,6 +64,10 @@ class DecoderConfig:
     def last_owner(self, layer_type: str) -> int:
         """The layer whose keys and values the KV-shared layers and the drafter read."""
         return max(i for i in self.kv_owners if self.layers[i].layer_type == layer_type)
+
+    def position_embeddings(self, layer_type: str) -> dict[str, Any]:
+        """`rope_type`, `rope_theta`, and what the type needs beside them; a drafter's queries must rotate alike."""
+        raise NotImplementedError
 
     @property
     def per_layer_width(self) -> int:

@@ -47,6 +47,9 @@ class TextConfig(DecoderConfig):
         self._check_owners()
         return self
 
+    def position_embeddings(self, layer_type: str) -> dict[str, Any]:
+        return self.rope_parameters[layer_type]
+
     @property
     def per_layer_width(self) -> int:
         return self.hidden_size_per_layer_input

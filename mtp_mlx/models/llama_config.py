@@ -55,6 +55,11 @@ class LlamaConfig(DecoderConfig):
             rope_traditional=bool(config.get("rope_traditional")),
         )
 
+    def position_embeddings(self, layer_type: str) -> dict[str, Any]:
+        if self.rope_traditional:
+            raise UserError("no drafter can be made for a target with rope_traditional", given=self.model_type)
+        return self.rope
+
 
 def _layers(config: dict[str, Any]) -> tuple[LayerConfig, ...]:
     count, heads = require(config, "num_hidden_layers"), require(config, "num_attention_heads")

@@ -2,10 +2,10 @@
 
 import mlx.core as mx
 
-from mtp_mlx.models.gemma4 import Gemma4
+from mtp_mlx.models.target import Target
 
 
-def continue_prompts(target: Gemma4, prompts: mx.array, temperatures: mx.array) -> mx.array:
+def continue_prompts(target: Target, prompts: mx.array, temperatures: mx.array) -> mx.array:
     """Continues B prompts of equal length side by side.
 
     Args:

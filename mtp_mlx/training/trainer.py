@@ -6,9 +6,10 @@ from functools import partial
 import mlx.core as mx
 import mlx.nn as nn
 import mlx.optimizers as optim
+from mlx.utils import tree_flatten, tree_unflatten
 
-from mtp_mlx.models.gemma4 import Gemma4
 from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
+from mtp_mlx.models.target import Target
 from mtp_mlx.training.examples import Examples
 from mtp_mlx.training.loss import Objective
 
@@ -29,7 +30,7 @@ class Trainer:
     def __init__(
         self,
         drafter: Gemma4Assistant,
-        target: Gemma4,
+        target: Target,
         objective: Objective,
         *,
         muon_rate: float = 0.04,
@@ -47,8 +48,7 @@ class Trainer:
         self.optimizer.init(drafter.trainable_parameters())
         self.steps = 0
         self._loss_and_grad = nn.value_and_grad(drafter, self._loss)
-        self._state = [drafter.state, self.optimizer.state]
-        self._compiled = mx.compile(self._update, inputs=self._state, outputs=self._state)
+        self._compile()
 
     def step(self, batch: Examples, progress: float) -> tuple[float, list[float]]:
         """One update.
@@ -57,23 +57,49 @@ class Trainer:
             progress: how much of the training is done, 0 to 1; sets the learning rates.
 
         Returns:
-            Loss, and agreement with the target by draft step, both before the update.
+            Loss, and the share of the anchors at which drafts 1 … j are right [K], both before the update.
         """
         scale = min(1.0, (self.steps + 1) / WARMUP_STEPS) * self.schedule(progress)
         for optimizer, rate in zip(self.optimizer.optimizers, self.rates, strict=True):
             optimizer.learning_rate = rate * scale
-        loss, agreement = self._compiled(batch.arrays)
-        mx.eval(loss, agreement, self._state)
+        self._form = batch
+        loss, accepted = self._compiled(batch.arrays)
+        mx.eval(loss, accepted, self._state)
         self.steps += 1
-        return loss.item(), agreement.tolist()
+        return loss.item(), accepted.tolist()
 
     def evaluate(self, batch: Examples) -> tuple[float, list[float]]:
-        """Loss and agreement by draft step on examples that are not trained on."""
-        loss, agreement = self.objective(self.drafter, self.target, _in_float32(batch))
-        return loss.item(), agreement.tolist()
+        """Loss and shares as `step` gives them, on examples that are not trained on."""
+        loss, accepted = self.objective(self.drafter, self.target, batch.like(batch.arrays))
+        return loss.item(), accepted.tolist()
+
+    def state(self) -> dict[str, mx.array]:
+        """All that training goes on from: weights and the optimizer's memory, by name."""
+        weights = tree_flatten(self.drafter.parameters(), prefix=".drafter")
+        return dict(weights + tree_flatten(self.optimizer.state, prefix=".optimizer"))
+
+    def restore(self, state: dict[str, mx.array], steps: int) -> None:
+        """Goes on from what `state` gave after so many steps.
+
+        Raises:
+            ValueError: the state is of another drafter.
+        """
+        parts: dict[str, list[tuple[str, mx.array]]] = {"drafter": [], "optimizer": []}
+        for name, array in state.items():
+            part, _, path = name.partition(".")
+            parts[part].append((path, array))
+        self.drafter.load_weights(parts["drafter"])
+        self.optimizer.state = tree_unflatten(parts["optimizer"])
+        self.steps = steps
+        mx.eval(self.drafter.parameters(), self.optimizer.state)
+        self._compile()
+
+    def _compile(self) -> None:
+        self._state = [self.drafter.state, self.optimizer.state]
+        self._compiled = mx.compile(self._update, inputs=self._state, outputs=self._state)
 
     def _loss(self, arrays: list[mx.array]) -> tuple[mx.array, mx.array]:
-        return self.objective(self.drafter, self.target, _in_float32(Examples.of(arrays)))
+        return self.objective(self.drafter, self.target, self._form.like(arrays))
 
     def _update(self, arrays: list[mx.array]) -> tuple[mx.array, mx.array]:
         result, gradients = self._loss_and_grad(arrays)
@@ -88,7 +114,3 @@ def linear_decay(progress: float, fraction: float) -> float:
 
 def _is_inner_matrix(path: str, array: mx.array) -> bool:
     return array.ndim == 2 and "embed" not in path
-
-
-def _in_float32(examples: Examples) -> Examples:
-    return Examples.of([a.astype(mx.float32) if a.dtype == mx.float16 else a for a in examples.arrays])
