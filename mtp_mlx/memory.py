@@ -81,11 +81,14 @@ def estimated_bytes(config: dict[str, Any], recipe: Recipe | None, item_bytes: i
     Args:
         item_bytes: of a number that is not quantized.
     """
-    parameters = tree_flatten(_module(config).parameters(), destination={})
-    quantized = {
-        name: None if recipe is None else recipe.for_tensor(name, array.shape) for name, array in parameters.items()
-    }
-    return sum(nbytes(array.shape, quantized[name], item_bytes) for name, array in parameters.items())
+    shapes = parameter_shapes(config)
+    quantized = {name: None if recipe is None else recipe.for_tensor(name, shape) for name, shape in shapes.items()}
+    return sum(nbytes(shape, quantized[name], item_bytes) for name, shape in shapes.items())
+
+
+def parameter_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Canonical name -> shape of every tensor of a target or drafter with this config.json, before quantization."""
+    return {name: array.shape for name, array in tree_flatten(_module(config).parameters())}
 
 
 def key_value_bytes(config: DecoderConfig, context: int) -> int:

@@ -1,4 +1,4 @@
-"""`mtp convert`: quantizes a checkpoint, or changes its dtype; options as mlx-lm's `mlx_lm.convert` has them."""
+"""`mtp convert`: quantizes or dequantizes a checkpoint, or changes its dtype; options as `mlx_lm.convert` has them."""
 
 import json
 from pathlib import Path
@@ -35,6 +35,9 @@ def convert(
     dtype: Annotated[
         str | None, typer.Option(metavar="DTYPE", help="float16, bfloat16 or float32, for what is not quantized.")
     ] = None,
+    dequantize: Annotated[
+        bool, typer.Option("--dequantize", "-d", help="Turn a quantized model into one that is not.")
+    ] = False,
     revision: Annotated[str | None, typer.Option(metavar="REV", help="Branch, tag or commit of a repository.")] = None,
     drafter: Annotated[
         bool, typer.Option("--drafter", help="Convert the drafter that belongs to the target NAME instead.")
@@ -55,10 +58,10 @@ def convert(
     ] = 4,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Quantize a model or a drafter; mtp and mlx-lm load the result."""
+    """Quantize a model or a drafter, or undo it; mtp and mlx-lm load the result."""
     from mtp_mlx.convert import Options
 
-    wanted = Options(quantize, q_bits, q_group_size, q_mode, quant_predicate, dtype)
+    wanted = Options(quantize, q_bits, q_group_size, q_mode, quant_predicate, dtype, dequantize)
     name, source = _source(hf_path, revision, drafter)
     if measure == "auto":
         _check_target(source)

@@ -33,7 +33,7 @@ def test_acceptance_before_and_after(pair, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        ([], "nothing to convert; give -q to quantize, or --dtype"),
+        ([], "nothing to convert; give -q to quantize, --dequantize, or --dtype"),
         (["--q-bits", "4"], "these options say how to quantize; give -q, too"),
         (["-q", "--q-bits", "7"], "MLX does not have this affine quantization of the checkpoint (given: 7 bits, "),
         (["-q", "--quant-predicate", "x"], "no such recipe (given: x)"),

@@ -113,6 +113,32 @@ def test_a_converted_drafter_drafts(way, clustered, tmp_path):
             assert before[name].dtype == after[name].dtype and mx.array_equal(before[name], after[name])
 
 
+@pytest.mark.parametrize("way", ["4bit", "mixed", "mxfp4"])
+@pytest.mark.parametrize("name", ["e2b", "26b"])
+def test_dequantized_it_computes_what_it_did_quantized(name, way, tmp_path):
+    convert(write_target(tmp_path / "source", target_config(name)), tmp_path / "quantized", WAYS[way])
+    result = convert(tmp_path / "quantized", tmp_path / "back", Options(dequantize=True, dtype="float32"))
+    quantized, _ = load_model(tmp_path / "quantized")
+    model, config = load_model(tmp_path / "back")
+    assert result.bits_per_weight == 32 and not {"quantization", "quantization_config"} & set(config)
+    assert isinstance(model.layers[0].mlp.up_proj, nn.Linear)
+    assert mx.abs(model(IDS) - quantized(IDS)).max().item() < 1e-2
+    assert mx.abs(model(IDS) - logits_of_mlx_lm(tmp_path / "back")).max().item() < 1e-3
+
+
+def test_a_drafter_dequantized(tmp_path):
+    target = target_config("e2b")
+    source = write_drafter(tmp_path / "source", drafter_config(target, clustered=True))
+    convert(source, tmp_path / "quantized", WAYS["8bit"])
+    convert(tmp_path / "quantized", tmp_path / "back", Options(dequantize=True))
+    before, after = read_weights(source), read_weights(tmp_path / "back")
+    assert {name: array.shape for name, array in after.items()} == {name: a.shape for name, a in before.items()}
+    assert mx.array_equal(before["masked_embedding.token_ordering"], after["masked_embedding.token_ordering"])
+    projection = "pre_projection.weight"
+    assert 0 < mx.abs(before[projection] - after[projection]).max().item() < 0.05
+    load_drafter(tmp_path / "back", build_target(target))
+
+
 def test_what_is_not_quantized_stays_to_the_bit(tmp_path):
     source = write_target(tmp_path / "source", target_config("e2b"))
     convert(source, tmp_path / "converted", WAYS["4bit"])
@@ -160,6 +186,8 @@ def test_what_cannot_be_converted_is_refused_and_leaves_nothing(tmp_path):
     convert(source, tmp_path / "converted", WAYS["4bit"])
     with pytest.raises(MisuseError, match="quantized already .*convert the one in 16 bits"):
         convert(tmp_path / "converted", tmp_path / "again", WAYS["4bit"])
+    with pytest.raises(MisuseError, match="the checkpoint is not quantized .*use it as it is"):
+        convert(source, tmp_path / "again", Options(dequantize=True))
     with pytest.raises(UserError, match="the output folder has a checkpoint"):
         convert(source, tmp_path / "converted", WAYS["4bit"])
     weights = (source / "model.safetensors").read_bytes()
@@ -172,8 +200,9 @@ def test_what_cannot_be_converted_is_refused_and_leaves_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "nothing to convert; give -q to quantize, or --dtype"),
+        ({}, "nothing to convert; give -q to quantize, --dequantize, or --dtype"),
         ({"q_bits": 4}, "these options say how to quantize; give -q, too"),
+        ({"quantize": True, "dequantize": True}, "quantized or dequantized; give one of -q and --dequantize"),
         ({"dtype": "int8"}, r"no such dtype \(given: int8\); there are float16, bfloat16, float32"),
         ({"quantize": True, "q_bits": 7}, r"7 bits, group size 64\); bits can be 2, 3, 4, 5, 6, 8"),
         ({"quantize": True, "q_group_size": 100}, "given: 4 bits, group size 100.*group size 32, 64, 128"),

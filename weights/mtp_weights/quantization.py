@@ -11,6 +11,7 @@ import mlx.core as mx
 from mtp_weights.errors import UserError
 from mtp_weights.layout import module_paths
 
+_BLOCKS = ("quantization", "quantization_config")
 # Mode -> (bits, group sizes) that MLX has; the first of each is MLX's default.
 _MODES = {
     "affine": ((4, 2, 3, 5, 6, 8), (64, 32, 128)),
@@ -39,6 +40,12 @@ def quantization_of(config: dict[str, Any]) -> dict[str, Any] | None:
         if entry is False or isinstance(entry, dict):
             modules |= dict.fromkeys(module_paths(path), parameters_of(entry, path) if entry else None)
     return {**parameters_of(block, "quantization"), "modules": modules}
+
+
+def without_quantization(config: dict[str, Any]) -> dict[str, Any]:
+    """A config.json without the blocks that `quantization_of` reads."""
+    kept = {key: value for key, value in config.items() if key not in _BLOCKS}
+    return {**kept, "text_config": without_quantization(kept["text_config"])} if kept.get("text_config") else kept
 
 
 def module_quantization(
@@ -101,7 +108,7 @@ def parameters_of(entry: dict[str, Any], path: str) -> dict[str, Any]:
 
 def _block(config: dict[str, Any]) -> dict[str, Any] | None:
     places = (config, config.get("text_config") or {})
-    for name in ("quantization", "quantization_config"):
+    for name in _BLOCKS:
         for place in places:
             block = place.get(name)
             if not block:
