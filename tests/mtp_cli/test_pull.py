@@ -1,6 +1,9 @@
 """`mtp pull` and `mtp models`, against a stand-in hub and a cache of their own."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -47,6 +50,27 @@ def test_a_target_comes_with_its_drafter(hub, endpoint):
     why = "because a target of hidden size 1536 is a Gemma 4 E2B"
     assert f"drafter: {DRAFTER}, {why}" in result.stderr
     assert "model.safetensors: 0.0 MB" in result.stderr
+
+
+def test_the_settings_of_the_hubs_client_hold(hub, tmp_path):
+    """In a process of its own, because the client reads them when it is imported."""
+
+    def pull(**settings: str) -> subprocess.CompletedProcess:
+        command = [sys.executable, "-c", "from mtp_cli.main import run; run()", "pull", TARGET]
+        home = {"HF_HOME": str(tmp_path / "home"), "HF_ENDPOINT": hub.endpoint, "NO_PROXY": "127.0.0.1"}
+        return subprocess.run(command, env={**os.environ, **home, **settings}, capture_output=True, text=True)
+
+    offline = {"HF_HUB_OFFLINE": "1"}
+    result = pull(**offline)
+    assert (result.returncode, hub.requested) == (1, [])
+    assert "set to work offline" in result.stderr and "HF_HUB_OFFLINE" in result.stderr
+    result = pull(HF_TOKEN="hf_secret")
+    assert result.returncode == 0, result.stderr
+    asked = zip(hub.requested, hub.tokens, strict=True)
+    assert {token for path, token in asked if TARGET in path or DRAFTER in path} == {"Bearer hf_secret"}
+    assert all(Path(folder).is_relative_to(tmp_path / "home") for folder in result.stdout.split())
+    hub.requested.clear()
+    assert (pull(**offline).stdout, hub.requested) == (result.stdout, [])
 
 
 def test_the_drafter_alone(hub, endpoint):

@@ -1,6 +1,7 @@
 """A small stand-in for the Hugging Face hub on a local port: listing, metadata and files of repositories.
 
-It knows ranges, can break off in the middle of a file, and counts the bytes of files that it sends.
+It knows ranges, can send to another host or break off in the middle of a file, and counts the bytes of files that it
+sends.
 """
 
 import hashlib
@@ -25,21 +26,25 @@ class Hub(ThreadingHTTPServer):
         files: name -> content of its files.
         others: further repositories, id -> files.
         knows_ranges: whether it answers a request for a part of a file with that part.
+        redirects: whether it sends clients to another host for large files, as the hub does.
+        has_xet: whether it offers large files by the protocol xet, too, which it does not speak.
         breaks_after: how many bytes of files to send before breaking off, once; None for never.
         sent: file name -> bytes of it that were sent.
         refusals: ("api" or "file") -> (status, X-Error-Code or None) to answer with.
         requested: the path of every request so far.
+        tokens: beside that, the Authorization header of each, or None.
     """
 
     def __init__(self, repo: str, files: dict[str, bytes]):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.repo, self.files = repo, files
         self.others: dict[str, dict[str, bytes]] = {}
-        self.knows_ranges = True
+        self.knows_ranges, self.redirects, self.has_xet = True, False, False
         self.breaks_after: int | None = None
         self.sent: Counter[str] = Counter()
         self.refusals: dict[str, tuple[int, str | None]] = {}
         self.requested: list[str] = []
+        self.tokens: list[str | None] = []
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A client that goes away in the middle of a file is what these tests are about."""
@@ -62,6 +67,7 @@ class _Handler(BaseHTTPRequestHandler):
     def answer(self, with_body: bool) -> None:
         path = unquote(urlsplit(self.path).path).rstrip("/")
         self.server.requested.append(path)
+        self.server.tokens.append(self.headers.get("Authorization"))
         status, headers, body = self.respond(path)
         wanted = self.headers.get("Range", "")
         if with_body and status == 200 and "ETag" in headers and wanted and self.server.knows_ranges:
@@ -91,6 +97,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def respond(self, path: str) -> tuple[int, dict[str, object], bytes]:
         hub = self.server
+        if path.startswith("/other-host/"):
+            name = path.rsplit("/", 1)[-1]
+            return 200, {"ETag": f'"{checksum(name, hub.files[name])}"'}, hub.files[name]
         kind = "api" if path.startswith("/api/") else "file"
         if kind in hub.refusals:
             status, code = hub.refusals[kind]
@@ -101,12 +110,26 @@ class _Handler(BaseHTTPRequestHandler):
         if path in (f"/api/models/{repo}/revision/main", f"/api/models/{repo}/revision/{COMMIT}"):
             return _json({"id": repo, "sha": COMMIT, "siblings": []})
         if path == f"/api/models/{repo}/tree/{COMMIT}":
-            return _json([_entry(name, content) for name, content in files.items()])
+            return _json([_entry(name, content, hub.has_xet) for name, content in files.items()])
         name = re.sub(f"^/{re.escape(repo)}/resolve/(main|{COMMIT})/", "", path)
         content = files.get(name)
         if content is None:
             return 404, {"X-Error-Code": "RevisionNotFound" if kind == "api" else "EntryNotFound"}, b""
-        return 200, {"X-Repo-Commit": COMMIT, "ETag": f'"{checksum(name, content)}"'}, content
+        headers: dict[str, object] = {"X-Repo-Commit": COMMIT, "ETag": f'"{checksum(name, content)}"'}
+        if hub.redirects and name.endswith(".safetensors"):
+            return 302, {**headers, **self._elsewhere(name, content)}, b""
+        return 200, headers, content
+
+    def _elsewhere(self, name: str, content: bytes) -> dict[str, object]:
+        """What says where a large file is, and what it is."""
+        hub = self.server
+        xet = {"X-Xet-Hash": "0" * 64, "Link": f'<{hub.endpoint}/xet-token>; rel="xet-auth"'} if hub.has_xet else {}
+        return {
+            "Location": f"http://localhost:{hub.server_port}/other-host/{name}",
+            "X-Linked-ETag": f'"{checksum(name, content)}"',
+            "X-Linked-Size": len(content),
+            **xet,
+        }
 
     def log_message(self, *args: object) -> None:
         """Keeps the test output clean."""
@@ -116,10 +139,12 @@ def _json(value: object) -> tuple[int, dict[str, object], bytes]:
     return 200, {"Content-Type": "application/json"}, json.dumps(value).encode()
 
 
-def _entry(name: str, content: bytes) -> dict[str, object]:
+def _entry(name: str, content: bytes, has_xet: bool) -> dict[str, object]:
     entry: dict[str, object] = {"type": "file", "path": name, "size": len(content), "oid": _git_checksum(content)}
     if name.endswith(".safetensors"):  # large files are kept apart from git
         entry["lfs"] = {"oid": checksum(name, content), "size": len(content), "pointerSize": 130}
+        if has_xet:
+            entry["xetHash"] = "0" * 64
     return entry
 
 

@@ -25,7 +25,7 @@ SIZE = 200_000
 @pytest.fixture(autouse=True)
 def on_line_without_a_proxy(monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
     monkeypatch.setattr(transfer, "WAIT_SECONDS", 0.0)
 
 
@@ -80,6 +80,21 @@ def test_an_interrupted_download_fetches_no_byte_twice(hub, cache):
     assert hub.sent["model.safetensors"] == SIZE
     assert not parts(cache)
     assert cache_state(REPO, cache) == "yes"
+
+
+@pytest.mark.parametrize("has_xet", [False, True])
+def test_a_file_on_another_host_goes_on_there_and_the_token_stays_here(hub, cache, monkeypatch, has_xet):
+    """As the hub keeps large files. Where it offers xet, too, the plain address is asked all the same."""
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    hub.redirects, hub.has_xet, hub.breaks_after = True, has_xet, 120_000
+    folder = download(REPO, endpoint=hub.endpoint, cache=cache)
+    assert (folder / "model.safetensors").read_bytes() == hub.files["model.safetensors"]
+    assert hub.sent["model.safetensors"] == SIZE
+    assert set(zip(("other-host" in path for path in hub.requested), hub.tokens, strict=True)) == {
+        (False, "Bearer hf_secret"),
+        (True, None),
+    }
+    assert not any("xet" in path for path in hub.requested)
 
 
 def test_half_a_download_is_never_loaded(hub, cache):
