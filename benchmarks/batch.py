@@ -85,12 +85,12 @@ def newcomer(
     generator = BatchGenerator(model, draft_model=drafter, num_draft_tokens=2, admission_step_size=step_size)
     generator.insert(prompts, [400] * len(prompts))
     for _ in range(12 + sum(map(len, prompts)) // step_size):
-        generator.next()
+        generator.next_generated()
     (uid,) = generator.insert([long], [8])
     started = last = time.perf_counter()
     pauses = []
     while True:
-        tokens = generator.next()
+        tokens = generator.next_generated()
         now = time.perf_counter()
         pauses.append(now - last)
         last = now
@@ -98,7 +98,7 @@ def newcomer(
             break
     undisturbed = []
     for _ in range(10):
-        generator.next()
+        generator.next_generated()
         undisturbed.append(time.perf_counter() - last)
         last = time.perf_counter()
     generator.close()

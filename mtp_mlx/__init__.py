@@ -4,9 +4,7 @@ An extension of mlx-lm: the same `load`, `stream_generate` and `generate`, with 
 """
 
 import mtp_weights  # noqa: F401  first, so that OpenBLAS is loaded before MLX
-from mtp_mlx.batch_generate import BatchResponse, batch_generate
-from mtp_mlx.batch_request import BatchStats, BatchToken
-from mtp_mlx.batching import BatchGenerator
+from mtp_mlx.batching import BatchGenerator, BatchResponse, BatchStats, BatchToken, PromptProgress, batch_generate
 from mtp_mlx.errors import MisuseError, UserError
 from mtp_mlx.generate import (
     GenerationResponse,
@@ -28,6 +26,7 @@ __all__ = [
     "BatchToken",
     "GenerationResponse",
     "MisuseError",
+    "PromptProgress",
     "Speculation",
     "UserError",
     "as_target",

@@ -282,7 +282,7 @@ class _BatchBench:
         speculation = [Speculation()] * len(prompts)
 
         def step() -> list[tuple[int, int]]:
-            tokens = generator.next()
+            tokens = generator.next_generated()
             for token in tokens:
                 speculation[row_of[token.uid]] = token.speculation
             return [(row_of[token.uid], token.token) for token in tokens]

@@ -12,7 +12,7 @@ from mtp_mlx.decoding.batch import slots_for
 from mtp_mlx.load import load_tokenizer
 from mtp_mlx.prompt_cache import PromptCache
 from tests import tiny_tokenizer
-from tests.batches import RowScripts, drafter, target, truth, untouched
+from tests.batches import GREEDY, RowScripts, alone, drafter, target, truth, untouched
 
 
 def test_an_always_wrong_row_does_not_lower_the_acceptance_of_others():
@@ -25,7 +25,7 @@ def test_an_always_wrong_row_does_not_lower_the_acceptance_of_others():
         scripts.add(known, wrong=wrong)
     uids = generator.insert([known.prompt for known in truths], [25, 25])
     last = {}
-    while tokens := generator.next():
+    while tokens := generator.next_generated():
         last |= {token.uid: token for token in tokens}
     wrong, right = (last[uid].speculation for uid in uids)
     assert wrong.accepted == 0 and wrong.rounds == 24
@@ -37,9 +37,9 @@ def test_speculation_goes_on_after_others_join_and_leave():
     generator = BatchGenerator(model, draft_model=drafter("e2b"), num_draft_tokens=2)
     (first,) = generator.insert([truth("e2b", 9).prompt], [30])
     drafted = {}
-    generator.next(), generator.next()
+    generator.next_generated(), generator.next_generated()
     generator.insert([truth("e2b", 4).prompt], [5])
-    while tokens := generator.next():
+    while tokens := generator.next_generated():
         for token in tokens:
             drafted.setdefault(token.uid, []).append(token.speculation.drafted)
     assert drafted[first] == sorted(drafted[first]) and drafted[first][-1] == 2 * last_rounds(drafted[first])
@@ -61,7 +61,7 @@ def test_seeds_and_temperatures_are_each_rows_own():
     generator = BatchGenerator(model, **options)
     uids = generator.insert(prompts, [20] * 3, samplers=samplers)
     found = {uid: [] for uid in uids}
-    while tokens := generator.next():
+    while tokens := generator.next_generated():
         for token in tokens:
             found[token.uid].append(token.token)
     for uid, prompt, sampler in zip(uids, prompts, samplers, strict=True):
@@ -78,18 +78,22 @@ def test_processors_are_each_rows_own():
     generator = BatchGenerator(model, draft_model=drafter("e2b"), num_draft_tokens=2)
     uids = generator.insert(prompts, [15, 15], logits_processors=[[ban_even], None])
     found = {uid: [] for uid in uids}
-    while tokens := generator.next():
+    while tokens := generator.next_generated():
         for token in tokens:
             found[token.uid].append(token.token)
     assert all(token % 2 for token in found[uids[0]])
     assert found[uids[1]] == truth("e2b", 9).tokens[:15]
 
 
+def tokens_alone(model, prompt, count):
+    return [token for token, _ in alone(model, prompt, GREEDY, model.make_cache(), count)]
+
+
 def outputs(generator, prompts, limit, **lists):
     """The ids that each prompt was given."""
     uids = generator.insert(prompts, [limit] * len(prompts), **lists)
     found = {uid: [] for uid in uids}
-    while tokens := generator.next():
+    while tokens := generator.next_generated():
         for token in tokens:
             found[token.uid].append(token.token)
     return [found[uid] for uid in uids]
@@ -137,9 +141,9 @@ def test_a_returned_store_goes_back_without_the_longest_sequences_mark():
     generator = BatchGenerator(target("e2b"), draft_model=drafter("e2b"), num_draft_tokens=2)
     generator.insert([truth("e2b", 200).prompt, truth("e2b", 9).prompt], [20, 20])
     stores = []
-    while tokens := generator.next():
+    while tokens := generator.next_generated():
         stores += [token.prompt_cache for token in tokens if token.finish_reason]
-    assert sorted(store.rewind(store.offset - 1) for store in stores) == [27, 218]
+    assert sorted(store.rewind(store.offset - 2) for store in stores) == [27, 218]
 
 
 def test_a_processor_that_raises_costs_the_others_nothing():
@@ -156,7 +160,7 @@ def test_a_processor_that_raises_costs_the_others_nothing():
     errors = 0
     while errors < 2 or generator._requests():
         try:
-            for token in generator.next():
+            for token in generator.next_generated():
                 found[token.uid].append(token.token)
         except ValueError:
             errors += 1
@@ -175,7 +179,7 @@ def test_a_processor_that_raises_on_the_prompt():
     (bad,) = generator.insert([truth("e2b", 20).prompt], [5], logits_processors=[[never]])
     for _ in range(2):
         with pytest.raises(ValueError, match="not at all"):
-            generator.next()
+            generator.next_generated()
     generator.remove([bad])
     assert outputs(generator, [known.prompt], 5) == [known.tokens[:5]]
 
@@ -186,11 +190,11 @@ def test_stop_sequences_end_a_row_and_its_cache_holds_what_came_before():
     generator = BatchGenerator(target("e2b"), draft_model=drafter("e2b"), num_draft_tokens=3, stop_tokens=[stop])
     generator.insert([known.prompt], [30])
     tokens = []
-    while step := generator.next():
+    while step := generator.next_generated():
         tokens += step
     end = next(n for n in range(1, 30) if known.tokens[n - 1 : n + 1] == stop) + 1
     assert [token.token for token in tokens] == known.tokens[:end]
-    assert tokens[-1].finish_reason == "stop" and tokens[-1].prompt_cache.offset == 20 + end - 1
+    assert tokens[-1].finish_reason == "stop" and tokens[-1].prompt_cache.offset == 20 + end
 
 
 def test_memory_does_not_grow_with_rounds(fuzz_cases):
@@ -200,7 +204,7 @@ def test_memory_does_not_grow_with_rounds(fuzz_cases):
     sizes, rounds = [], 0
     while rounds < max(120, fuzz_cases * 5 // 4):
         generator.insert([truth("12b", 9).prompt, truth("12b", 4).prompt], [12, 7])
-        while generator.next():
+        while generator.next_generated():
             rounds += 1
         sizes.append(mx.get_active_memory())
     settled = sizes[len(sizes) // 3 :]
@@ -234,15 +238,19 @@ def test_batch_generate_has_mlx_lms_response(tokenizer):
         )
         assert response.texts[n] == tokenizer.decode(ids)
         assert len(response.logprobs[n]) == len(ids) and max(response.logprobs[n]) <= 0
-        assert response.caches[n].offset == length + limit - 1
+        assert response.caches[n].offset == length + limit
     assert (response.stats.generation_tokens, response.stats.prompt_tokens) == (28, 33)
-    last = [[ids[-1]] for ids in response.token_ids]
-    again = mtp_mlx.batch_generate(
-        model, tokenizer, last, response.caches, 4, return_token_ids=True, draft_model=drafter("e2b")
-    )
-    for n, length in enumerate((4, 9, 20)):
-        start = len(response.token_ids[n])
-        assert again.token_ids[n] == truth("e2b", length).tokens[start : start + 4]
+
+
+def test_a_second_turn_gives_its_own_tokens_only(tokenizer):
+    """As with mlx-lm, whose returned stores hold all that was emitted."""
+    model, further = target("e2b"), [7, 8, 9]
+    options = {"draft_model": drafter("e2b"), "return_token_ids": True}
+    prompts = [list(truth("e2b", length).prompt) for length in (4, 20)]
+    first = mtp_mlx.batch_generate(model, tokenizer, prompts, max_tokens=[5, 9], return_prompt_caches=True, **options)
+    second = mtp_mlx.batch_generate(model, tokenizer, [further] * 2, first.caches, 6, **options)
+    for prompt, reply, ids in zip(prompts, first.token_ids, second.token_ids, strict=True):
+        assert ids == tokens_alone(model, [*prompt, *reply, *further], len(ids))
 
 
 @pytest.mark.parametrize(
@@ -274,4 +282,4 @@ def test_all_tokens_must_be_what_the_store_holds():
         generator.insert([rest], caches=[conversation.cache], all_tokens=[[1, 2, 3]])
     with pytest.raises(MisuseError, match="all_tokens must have one entry"):
         generator.insert([rest], caches=[conversation.cache], all_tokens=[])
-    assert generator.next() == []
+    assert generator.next_generated() == []

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import mlx.core as mx
 
 from mtp_mlx import BatchGenerator
-from mtp_mlx.batch_request import BatchToken
+from mtp_mlx.batching import BatchToken
 from mtp_mlx.decoding.sampling import Sampler
 from tests.batches import (
     ARCHITECTURES,
@@ -87,7 +87,7 @@ class Schedule:
                 self.cancel()
             elif chance < 0.435:
                 self.close()
-            for token in self.generator.next():
+            for token in self.generator.next_generated():
                 self.sequences[token.uid].emitted.append(token)
         for sequence in self.sequences.values():
             self.check(sequence)
@@ -112,13 +112,16 @@ class Schedule:
             caches = self.generator.remove([uid], return_prompt_caches=True)
             sequence = self.sequences[uid]
             sequence.limit = len(sequence.emitted)
-            self.check_goes_on(sequence, caches[uid])
+            store, ids = caches[uid]
+            everything = [*sequence.known.prompt, *sequence.known.tokens]
+            assert ids == everything[: store.offset]
+            self.check_goes_on(sequence, store)
 
     def close(self) -> None:
         for request in self.generator._requests():
             self.sequences[request.uid].limit = len(self.sequences[request.uid].emitted)
         self.generator.close()
-        assert self.generator.next() == []
+        assert self.generator.next_generated() == []
 
     def check(self, sequence: Sequence) -> None:
         known, tokens = sequence.known, sequence.emitted
@@ -137,8 +140,8 @@ class Schedule:
         known, count = sequence.known, len(sequence.emitted)
         everything = [*known.prompt, *known.tokens]
         held = len(known.prompt) + count - 1
-        assert store.offset == held if count else store.offset <= held + 1
-        store.rewind(held)  # a prompt that was done before its first token came out
+        assert store.offset == held + 1 if count else store.offset <= held + 1
+        store.rewind(held)  # the last token goes in again
         if self.rng.random() < 0.3:  # it takes as long as all the rest
             pairs = alone(self.model, everything[store.offset : held + 1], sequence.sampler, store, FURTHER)
             assert [token for token, _ in pairs] == known.tokens[count : count + FURTHER], str(self)

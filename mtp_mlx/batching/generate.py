@@ -9,8 +9,8 @@ import mlx.core as mx
 from mlx_lm.generate import wired_limit
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from mtp_mlx.batch_request import BatchStats, BatchToken
-from mtp_mlx.batching import MAX_TOKENS, BatchGenerator
+from mtp_mlx.batching.generator import MAX_TOKENS, BatchGenerator
+from mtp_mlx.batching.responses import BatchStats, BatchToken
 from mtp_mlx.decoding.sampling import LogitsProcessor, Sampler
 from mtp_mlx.kv_cache import KVCache
 from mtp_mlx.load import AnyTarget
@@ -24,7 +24,7 @@ class BatchResponse:
     Attributes:
         texts: of each prompt.
         stats: of all of them.
-        caches: with `return_prompt_caches`, the store of each: its prompt and every emitted token but the last.
+        caches: with `return_prompt_caches`, the store of each: its prompt and every emitted token.
         token_ids: with `return_token_ids`, the emitted ids without a stop id.
         logprobs: with `return_logprobs`, the log-probability of each of those.
         speculation: of each prompt.
@@ -91,7 +91,7 @@ def batch_generate(
     uids = generator.insert(prompts, limits, prompt_caches, samplers=samplers, logits_processors=logits_processors)
     replies = {uid: _Reply() for uid in uids}
     with wired_limit(generator.model, [mx.default_stream(mx.default_device())]), generator.stats() as stats:
-        while tokens := generator.next():
+        while tokens := generator.next_generated():
             for token in tokens:
                 replies[token.uid].add(token, return_logprobs)
             if verbose:

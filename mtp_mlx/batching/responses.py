@@ -1,15 +1,30 @@
-"""A sequence of a batch from its insertion to its end, the tokens that are handed out for it, and statistics of all."""
+"""What a batch hands out: tokens, how far prompts are, and statistics of all; with mlx-lm's field names."""
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 
 import mlx.core as mx
 
-from mtp_mlx.decoding.batch import Member
-from mtp_mlx.decoding.round import Outcome
 from mtp_mlx.decoding.sampling import log_softmax
 from mtp_mlx.kv_cache import KVCache
 from mtp_mlx.speculation import Speculation
+
+
+@dataclass
+class PromptProgress:
+    """How far a prompt is.
+
+    Attributes:
+        uid: of the sequence.
+        progress: tokens processed, and in all.
+        end_of_segment, end_of_prompt: whether one was reached.
+    """
+
+    uid: int
+    progress: tuple[int, int]
+    end_of_segment: bool
+    end_of_prompt: bool
 
 
 @dataclass
@@ -20,12 +35,11 @@ class BatchToken:
         uid: of the sequence.
         token: its id.
         logits: the target's logits [V] that it was chosen from.
-        logprobs: log-probabilities [V] there; computed when asked for.
         from_draft: whether the drafter proposed it.
         finish_reason: "stop" or "length" with the last token, None before.
-        prompt_cache: with the last token, a store that holds the prompt and every emitted token but the last.
         all_tokens: with the last token, the prompt and everything emitted.
         speculation: rounds, drafted, accepted, up to this token's round.
+        store: makes `prompt_cache`; with the last token.
     """
 
     uid: int
@@ -33,13 +47,22 @@ class BatchToken:
     logits: mx.array
     from_draft: bool
     finish_reason: str | None = None
-    prompt_cache: KVCache | None = None
     all_tokens: list[int] | None = None
     speculation: Speculation = Speculation()
+    store: Callable[[], KVCache] | None = None
 
     @cached_property
     def logprobs(self) -> mx.array:
+        """Log-probabilities [V] of what the token was chosen from; computed when asked for."""
         return log_softmax(self.logits)
+
+    @cached_property
+    def prompt_cache(self) -> KVCache | None:
+        """With the last token, a store that holds `all_tokens`: a further turn gives its own tokens only.
+
+        The last token goes through the target when this is asked for.
+        """
+        return None if self.store is None else self.store()
 
 
 @dataclass
@@ -66,33 +89,3 @@ class BatchStats:
     @property
     def generation_tps(self) -> float:
         return self.generation_tokens / self.generation_time if self.generation_time else 0.0
-
-
-@dataclass(eq=False)
-class Request:
-    """A sequence from `insert` to its end.
-
-    Attributes:
-        prompt: what its store did not hold when it came.
-        limit: most tokens to emit.
-        cache: its own store, until it joins the batch.
-        known: the ids up to the end of the prompt, as far as they are known.
-        processed: prompt tokens that went through prefill.
-        first, hidden: what prefill leaves.
-        ids: what was emitted.
-    """
-
-    uid: int
-    prompt: list[int]
-    limit: int
-    cache: KVCache | None
-    known: list[int]
-    member: Member
-    processed: int = 0
-    first: Outcome | None = None
-    hidden: mx.array | None = None
-    ids: list[int] = field(default_factory=list)
-    speculation: Speculation = Speculation()
-
-    def __post_init__(self):
-        self.start = self.cache.offset + len(self.prompt)
