@@ -47,6 +47,8 @@ class Admission:
             if request.processed == len(request.prompt):
                 self._choose_first(request)  # may raise an error of a processor: then it is tried again
                 self.ready.append(self.waiting.popleft())
+            elif progress[-1].end_of_segment:
+                break  # whoever gave segments may want the store as it is now
         return progress
 
     def _start(self, request: Request, chunk: list[int]) -> None:

@@ -83,7 +83,7 @@ class Batch:
         return take(self.cache, self.slots.index(sequence), offset)
 
     def change(self, joining: Sequence[Joining], leaving: Sequence[Member]) -> None:
-        """Lets sequences in and out, and drafts anew for those that are there then."""
+        """Lets sequences in and out. Those who stay keep their drafts, unless somebody joins: then all draft anew."""
         if not joining and not leaving:
             return
         self.slots = [None if any(s is gone for gone in leaving) else s for s in self.slots]
@@ -93,9 +93,11 @@ class Batch:
         else:
             self._fill(joining)
         if len(self):
-            self._shared_time = True  # with drafting anew
+            self._shared_time = True  # with moving and drafting
+            known = None if joining else self.round.rule
             self._choose_round()
-            self._draft(self.state.token, self.state.hidden)
+            if self.round.rule != known:
+                self._draft(self.state.token, self.state.hidden)
 
     def dispatch(self) -> None:
         """Starts a round, without waiting."""
@@ -158,21 +160,20 @@ class Batch:
 
     def _rebuild(self, joining: Sequence[Joining], wanted: int) -> None:
         """A store of another number of slots, with those who stay at its beginning."""
-        staying = [
-            Joining(s, take(self.cache, n, s.length), self.state.token[n : n + 1], self.state.hidden[n : n + 1])
-            for n, s in enumerate(self.slots)
-            if s is not None
-        ]
-        everyone = [*staying, *joining]
-        if not everyone:
+        staying = [n for n, member in enumerate(self.slots) if member is not None]
+        members = [self.slots[n] for n in staying] + [each.member for each in joining]
+        if not members:
             self.slots, self.cache = [], None
             return
-        free = wanted - len(everyone)
-        self.slots = [each.member for each in everyone] + [None] * free
-        self.cache = batch_of([each.cache for each in everyone] + [None] * free)
-        rows = [*everyone, *[everyone[0]] * free]
-        token = mx.concatenate([each.token for each in rows])
-        self.state = State(token, mx.concatenate([each.hidden for each in rows]), None)
+        caches = [take(self.cache, n, self.slots[n].length) for n in staying] + [each.cache for each in joining]
+        states = [self.state.rows(staying)] if staying else []
+        states += [State(each.token, each.hidden, None) for each in joining]
+        free = wanted - len(members)
+        self.slots = members + [None] * free
+        self.cache = batch_of(caches + [None] * free)
+        token, hidden = (mx.concatenate(parts) for parts in zip(*((s.token, s.hidden) for s in states), strict=True))
+        together = State(token, hidden, None if joining else states[0].drafts)
+        self.state = together.rows([*range(len(members)), *[0] * free])
 
 
 def slots_for(sequences: int) -> int:

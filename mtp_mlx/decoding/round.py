@@ -26,7 +26,13 @@ class State:
 
     token: mx.array  # [B, 1], emitted but not in the cache yet
     hidden: mx.array  # [B, 1, D], the target's, where `token` came from
-    drafts: Drafts  # proposed after `token`
+    drafts: Drafts | None  # proposed after `token`; None where that is still to be done
+
+    def rows(self, which: Sequence[int]) -> "State":
+        """Those of some slots, in that order."""
+        index = mx.array(which)
+        drafts = None if self.drafts is None else Drafts(*(array[index] for array in self.drafts.arrays))
+        return State(self.token[index], self.hidden[index], drafts)
 
 
 @dataclass

@@ -3,8 +3,13 @@
 That rows equal their single runs is fuzzed in `test_batching_fuzz.py`.
 """
 
+import importlib
+import inspect
+from operator import attrgetter
+
 import mlx.core as mx
 import pytest
+from mlx_lm.generate import StopSequences
 
 import mtp_mlx
 from mtp_mlx import BatchGenerator, MisuseError, make_sampler
@@ -43,6 +48,22 @@ def test_speculation_goes_on_after_others_join_and_leave():
         for token in tokens:
             drafted.setdefault(token.uid, []).append(token.speculation.drafted)
     assert drafted[first] == sorted(drafted[first]) and drafted[first][-1] == 2 * last_rounds(drafted[first])
+
+
+def test_those_who_stay_keep_their_drafts_when_another_leaves(monkeypatch):
+    drafted, draft = [], RowScripts.draft
+    monkeypatch.setattr(RowScripts, "draft", lambda self, *given: drafted.append(given) or draft(self, *given))
+    scripts = RowScripts(target("e2b").config.vocab_size)
+    truths = [truth("e2b", length) for length in (9, 20, 4)]
+    generator = BatchGenerator(target("e2b"), draft_model=scripts, num_draft_tokens=3, logits_processors=[untouched])
+    scripts.follow(generator._batch)
+    for known in truths:
+        scripts.add(known, wrong=False)
+    generator.insert([known.prompt for known in truths], [25, 9, 25])
+    while tokens := generator.next_generated():
+        last = tokens[-1]
+    assert last.speculation.rounds == 6 and last.speculation.acceptance_rate == 1
+    assert len(drafted) == 1 + 6
 
 
 def last_rounds(drafted: list[int]) -> int:
@@ -273,6 +294,40 @@ def test_misuse(tokenizer, arguments, message):
     arguments = {"prompts": [[1], [2]], **arguments}
     with pytest.raises(MisuseError, match=message):
         mtp_mlx.batch_generate(target("e2b"), tokenizer, **arguments)
+
+
+def test_segments_are_processed_to_their_ends_and_progress_is_told():
+    known, other = truth("e2b", 20), truth("e2b", 9)
+    generator = BatchGenerator(target("e2b"), draft_model=drafter("e2b"), num_draft_tokens=2, prefill_step_size=6)
+    (uid,) = generator.insert_segments([[known.prompt[:8], known.prompt[8:]]], [5])
+    told, held = [], []
+    while not (step := generator.next())[1]:
+        told += [(each.progress, each.end_of_segment, each.end_of_prompt) for each in step[0]]
+        held += [ids for _, ids in generator.extract_cache([uid]).values()]
+    places = [(6, False, False), (8, True, False), (14, False, False), (20, True, True)]
+    assert told == [((done, 20), *ends) for done, *ends in places]
+    assert held == [list(known.prompt[:done]) for done, *_ in places]
+    store, ids = generator.extract_cache([uid])[uid]
+    assert ids == [*known.prompt, known.tokens[0]] and store.offset == 21
+    assert outputs(generator, [other.prompt], 6) == [other.tokens[:6]]
+
+
+def test_stop_sequences_of_each_row():
+    known, other = truth("e2b", 20), truth("e2b", 9)
+    stops = [StopSequences([known.tokens[2:4]]), StopSequences([])]
+    found = outputs(BatchGenerator(target("e2b")), [known.prompt, other.prompt], 12, stop_sequences=stops)
+    assert found == [known.tokens[:4], other.tokens[:12]]
+
+
+@pytest.mark.parametrize("name", ["batch_generate", "BatchGenerator", "BatchGenerator.insert"])
+def test_mlx_lms_arguments(name):
+    """A script for mlx-lm runs with another import and a `draft_model`."""
+    mlx_lm = importlib.import_module("mlx_lm.generate")  # the package has a function of that name
+    without = {"max_kv_size", "stream"}  # a window that forgets; the stream is the default one
+    theirs, ours = (list(inspect.signature(attrgetter(name)(module)).parameters) for module in (mlx_lm, mtp_mlx))
+    assert set(theirs) - set(ours) <= without
+    if name == "BatchGenerator.insert":
+        assert ours == theirs
 
 
 def test_all_tokens_must_be_what_the_store_holds():
