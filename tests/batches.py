@@ -23,12 +23,18 @@ MOST_IDS = 300  # of a prompt and its continuation
 # What a batch could confuse, in as few layers as have it: rings, linear buffers, layers that share both.
 _SHARING = {"layer_types": [tiny.S, tiny.F, tiny.S, tiny.F], "num_kv_shared_layers": 2}
 _OWNING = {"layer_types": [tiny.S, tiny.F]}
-ARCHITECTURES = {"e2b": _SHARING, "e4b": _SHARING, "12b": _OWNING, "26b": _OWNING}
+_FULL = {"num_hidden_layers": 2}
+ARCHITECTURES = {
+    **dict.fromkeys(("e2b", "e4b"), _SHARING),
+    **dict.fromkeys(("12b", "26b", "llama-sliding"), _OWNING),
+    "llama": _FULL,
+}
 
 
 @cache
 def _config(architecture: str) -> tiny.Config:
-    return tiny.target_config(architecture, sliding_window=WINDOW, **ARCHITECTURES[architecture])
+    window = {} if architecture == "llama" else {"sliding_window": WINDOW}
+    return tiny.target_config(architecture, **window, **ARCHITECTURES[architecture])
 
 
 @cache
@@ -38,7 +44,8 @@ def target(architecture: str) -> tiny.Target:
 
 @cache
 def drafter(architecture: str) -> tiny.Gemma4Assistant:
-    layers = {"layer_types": [tiny.S, tiny.F], "num_hidden_layers": 2, "num_kv_shared_layers": 2}
+    kinds = [tiny.F] if architecture == "llama" else [tiny.S, tiny.F]
+    layers = {"layer_types": kinds, "num_hidden_layers": len(kinds), "num_kv_shared_layers": len(kinds)}
     return tiny.build_drafter(tiny.drafter_config(_config(architecture), clustered=True, **layers))
 
 
