@@ -10,6 +10,7 @@ from mtp_cli import train_options as own
 from mtp_cli.console import note, status
 from mtp_cli.download import bring
 from mtp_cli.interrupt import Interrupt, StoppedError
+from mtp_cli.train_estimate import print_estimate
 from mtp_cli.train_view import TrainView, shares
 from mtp_weights.errors import MisuseError
 
@@ -48,6 +49,7 @@ def train(
     save_every: own.SaveEvery = 100,
     cache_dir: own.CacheDir = None,
     config: own.Config = None,
+    dry_run: own.DryRun = False,
     as_json: own.AsJson = False,
 ) -> None:
     """Train a drafter for a target, which stays as it is.
@@ -78,6 +80,9 @@ def train(
     every = {"val_batches": val_batches, "save_every": save_every, "steps_per_eval": steps_per_eval}
     plan = Plan(read_documents(data), output, settings, shape, init, adapter_path, cache_dir, **every)
     target, tokenizer = _load(model, plan)
+    if dry_run:
+        print_estimate(plan, target, tokenizer, as_json)
+        return
     with Interrupt() as interrupt, TrainView(iters, steps_per_report) as view:
         try:
             begun = _begin(plan, target, tokenizer, view, interrupt)

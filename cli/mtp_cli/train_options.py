@@ -114,4 +114,5 @@ CacheDir = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="Where the target's view of the text is kept (default: in the output folder)."),
 ]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what memory, disk and time it would take.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]

@@ -128,7 +128,7 @@ class Run:
         if not self.history:
             yield self.evaluate()
         while self.step < iters:
-            yield self._step()
+            yield self.step_once()
             last = self.step == iters
             if last or self.step % self.steps_per_eval == 0:
                 yield self.evaluate()
@@ -148,7 +148,8 @@ class Run:
         save_drafter(self.drafter, there.config, there.folder, there.extras)
         return Saved(self.step)
 
-    def _step(self) -> Stepped:
+    def step_once(self) -> Stepped:
+        """One update."""
         started = time.perf_counter()
         batch = self.batches[self.step]
         loss, accepted = self.trainer.step(batch, self.step / self.settings.iters)
