@@ -66,7 +66,7 @@ def test_same_arrays_and_the_same_logits(name, is_multimodal, tmp_path):
     theirs = loaded_by_mlx_lm(write(tmp_path / "target", name, is_multimodal))
     ours = as_target(theirs)
     assert_shares_arrays(ours, theirs.language_model if is_multimodal else theirs)
-    assert ours.config == build_target(target_config(name)).config
+    assert ours.config.layers == build_target(target_config(name)).config.layers
     assert gap(ours(IDS), theirs(IDS)) < TOLERANCE
 
 
