@@ -21,8 +21,8 @@ from mtp_mlx.models.registry import TARGET_TYPES, check_model_type, drafter_conf
 from mtp_weights.layout import drafter_weights, target_weights
 from mtp_weights.model_card import model_card
 from mtp_weights.quantization import module_quantization, quantization_of, without_quantization
-from mtp_weights.read import read_config, read_weights
 from mtp_weights.recipe import MIXED, Parameters, Recipe
+from mtp_weights.source import Source, open_source
 from mtp_weights.write import SHARD_BYTES, write_checkpoint
 
 DTYPES = {"float16": mx.float16, "bfloat16": mx.bfloat16, "float32": mx.float32}
@@ -100,18 +100,20 @@ def convert(
     shard_bytes: int = SHARD_BYTES,
     progress: Progress | None = None,
 ) -> Result:
-    """Converts the target or drafter in `source` into the new `folder`.
+    """Converts a target or drafter into the new `folder`.
 
-        Args:
-            name: of the source, for the model card.
-            shard_bytes: largest file of weights to write.
-            progress: called with (tensors done, tensors in all).
+    Args:
+        source: a checkpoint folder, or a GGUF file.
+        name: of the source, for the model card.
+        shard_bytes: largest file of weights to write.
+        progress: called with (tensors done, tensors in all).
 
-        Raises:
-    MisuseError: the source is quantized already, or is not and is to be dequantized.
-    UserError: the source is no target or drafter, or is damaged, or the folder cannot be written.
+    Raises:
+        MisuseError: the source is quantized already, or is not and is to be dequantized.
+        UserError: the source is no target or drafter, or is damaged, or the folder cannot be written.
     """
-    raw = read_config(source)
+    checkpoint = open_source(source)
+    raw = checkpoint.config
     check_model_type(raw, (*TARGET_TYPES, *DRAFTER_TYPES), "model")
     if options.quantize and quantization_of(raw) is not None:
         raise MisuseError("the checkpoint is quantized already", given=source, fix="convert the one in 16 bits")
@@ -119,11 +121,11 @@ def convert(
         raise MisuseError("the checkpoint is not quantized", given=source, fix="use it as it is")
     mx.reset_peak_memory()
     before = mx.get_active_memory()
-    conversion = _Conversion(source, raw, options)
+    conversion = _Conversion(checkpoint, options)
     tensors = conversion.tensors(progress or (lambda done, total: None))
     config = conversion.config()
     card = model_card(config, name or source.name, conversion.facts())
-    extras = {**conversion.other_files(), "README.md": card.encode()}
+    extras = {**checkpoint.files(), "README.md": card.encode()}
     write_checkpoint(folder, tensors, config, extras, shard_bytes=shard_bytes)
     return Result(folder, 8 * conversion.written / conversion.size, mx.get_peak_memory() - before)
 
@@ -138,10 +140,11 @@ class _Conversion:
         quantized: path of each module that is quantized -> how.
     """
 
-    def __init__(self, source: Path, raw: dict[str, Any], options: Options):
-        self.source, self.raw, self.options = source, raw, options
+    def __init__(self, source: Source, options: Options):
+        raw = source.config
+        self.raw, self.options, self.dtype = raw, options, options.dtype or source.dtype
         self.is_drafter = raw["model_type"] in DRAFTER_TYPES
-        weights = read_weights(source)
+        weights = source.weights()
         if self.is_drafter:
             layers = drafter_config(raw).text.layers
             self.weights = drafter_weights(weights)
@@ -194,9 +197,9 @@ class _Conversion:
         return f"{self.prefix}{path}.weight", mx.dequantize(*parts, **self.packed[path])
 
     def _cast(self, array: mx.array) -> mx.array:
-        if self.options.dtype is None or not mx.issubdtype(array.dtype, mx.floating):
+        if self.dtype is None or not mx.issubdtype(array.dtype, mx.floating):
             return array
-        return array.astype(DTYPES[self.options.dtype])
+        return array.astype(DTYPES[self.dtype])
 
     def _convert(self, name: str, array: mx.array) -> dict[str, mx.array]:
         array = self._cast(array)
@@ -209,8 +212,8 @@ class _Conversion:
     def config(self) -> dict[str, Any]:
         """config.json of the output, in the dialect that mlx-lm reads, with how each module is quantized."""
         config = self.raw if self.is_drafter else mlx_lm_config(self.raw, self.text)
-        if self.options.dtype is not None:
-            config = {**config, "dtype": self.options.dtype}
+        if self.dtype is not None:
+            config = {**config, "dtype": self.dtype}
         if self.options.dequantize:
             return without_quantization(config)
         if self.recipe is None:
@@ -220,16 +223,9 @@ class _Conversion:
         block = {**main, **own}
         return {**config, "quantization": block, "quantization_config": block}
 
-    def other_files(self) -> dict[str, Path]:
-        """Tokenizer, chat template and generation config, to be copied."""
-        files = (path for pattern in ("*.json", "*.jinja", "tokenizer*") for path in self.source.glob(pattern))
-        return {
-            path.name: path for path in files if path.name != "config.json" and not path.name.endswith("index.json")
-        }
-
     def facts(self) -> list[str]:
         """What the model card says of the conversion."""
-        dtype = self.options.dtype or "as in the original"
+        dtype = self.dtype or "as in the original"
         if self.recipe is None:
             return [f"dtype: {dtype}"] + ["dequantized: it keeps the rounding of the quantized one"] * bool(self.packed)
         main = self.recipe.parameters

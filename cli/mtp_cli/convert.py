@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 def convert(
     hf_path: Annotated[
-        str, typer.Option("--hf-path", "--model", metavar="NAME", help="What to convert: a folder or a repository.")
+        str,
+        typer.Option(
+            "--hf-path", "--model", metavar="NAME", help="What to convert: a folder, a repository or a .gguf file."
+        ),
     ],
     mlx_path: Annotated[
         Path, typer.Option("--mlx-path", metavar="DIR", help="The folder to write; it must be new or empty.")
@@ -62,6 +65,8 @@ def convert(
     from mtp_mlx.convert import Options
 
     wanted = Options(quantize, q_bits, q_group_size, q_mode, quant_predicate, dtype, dequantize)
+    if _is_gguf(hf_path) and (revision or drafter or measure):
+        raise MisuseError("a GGUF file has no revision, no drafter, and is not decoded with", given=hf_path)
     name, source = _source(hf_path, revision, drafter)
     if measure == "auto":
         _check_target(source)
@@ -77,7 +82,9 @@ def convert(
 
 
 def _source(name: str, revision: str | None, drafter: bool) -> tuple[str, Path]:
-    """The name and the folder of what is to be converted."""
+    """The name of what is to be converted, and where it is."""
+    if _is_gguf(name):
+        return name, Path(name).expanduser()
     if not drafter:
         return name, bring(name, revision)
     from mtp_mlx.models.registry import target_config
@@ -90,6 +97,10 @@ def _source(name: str, revision: str | None, drafter: bool) -> tuple[str, Path]:
     choice = choose_drafter(name, config.model_type, config.hidden_size)
     note(f"drafter: {choice.name}, because {choice.reason}")
     return choice.name, bring(choice.name)
+
+
+def _is_gguf(name: str) -> bool:
+    return name.endswith(".gguf")
 
 
 def _convert(name: str, source: Path, folder: Path, wanted: "Options") -> "Result":

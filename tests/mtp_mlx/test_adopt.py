@@ -16,6 +16,7 @@ from mlx_lm.utils import quantize_model
 from mtp_mlx import as_target, draft_tokens, generate_step, load_drafter, stream_generate
 from mtp_mlx.errors import UserError
 from tests.reference.cases import TOLERANCE, case, gap
+from tests.reference.names import WITH_GOLDENS
 from tests.tiny import (
     GEMMA4,
     LLAMA,
@@ -68,6 +69,9 @@ def test_same_arrays_and_the_same_logits(name, is_multimodal, tmp_path):
     assert_shares_arrays(ours, theirs.language_model if is_multimodal else theirs)
     assert ours.config.layers == build_target(target_config(name)).config.layers
     assert gap(ours(IDS), theirs(IDS)) < TOLERANCE
+    if name in WITH_GOLDENS:
+        golden = case(name).golden
+        assert gap(ours(golden["ids"][None])[0], golden["logits"]) < TOLERANCE
 
 
 def test_adopting_takes_no_memory(tmp_path):

@@ -13,6 +13,7 @@ from mtp_mlx.models.gemma4 import Gemma4
 from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
 from mtp_mlx.models.gemma4_config import AssistantConfig, TextConfig
 from tests.reference.cases import HEADS, real_config, saved_config
+from tests.reference.names import WITH_GOLDENS
 from tests.tiny import GEMMA4, drafter_config, target_config
 
 # Parameters as transformers 5.24 counts them, and the last owners of keys and values (sliding, full).
@@ -72,8 +73,14 @@ def test_targets_config_as_transformers_writes_it(name):
     assert TextConfig.from_dict(saved) == TextConfig.from_dict(target_config(name))
 
 
+def test_llama_config_in_both_dialects():
+    saved = saved_config("llama-scaled")
+    assert "rope_parameters" in saved and "rope_theta" not in saved and "rope_scaling" not in saved
+    assert registry.target_config(saved) == registry.target_config(target_config("llama-scaled"))
+
+
 @pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("name", GEMMA4)
+@pytest.mark.parametrize("name", WITH_GOLDENS)
 def test_drafters_config_as_transformers_writes_it(name, head):
     saved = saved_config(f"{name}-{head}")
     assert "per_layer_config" in saved["text_config"]

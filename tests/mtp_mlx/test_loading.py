@@ -14,6 +14,7 @@ from mtp_mlx.models import registry
 from mtp_mlx.models.gemma4_assistant import Gemma4Assistant, to_vocabulary_order
 from mtp_mlx.models.gemma4_config import AssistantConfig
 from tests.reference.cases import HEADS, TOLERANCE, case, gap, saved_config
+from tests.reference.names import WITH_GOLDENS
 from tests.tiny import (
     ARCHITECTURES,
     GEMMA4,
@@ -124,7 +125,7 @@ class TestTargetLayouts:
         split_into_shards(folder, index)
         assert_holds(load_model(folder)[0], weights)
 
-    @pytest.mark.parametrize("name", GEMMA4)
+    @pytest.mark.parametrize("name", WITH_GOLDENS)
     def test_config_as_transformers_writes_it(self, name, tmp_path):
         weights = hugging_face_names(target_weights(target_config(name)))
         model, _ = load_model(write_checkpoint(tmp_path / "target", saved_config(name), weights))
@@ -168,7 +169,7 @@ class TestDrafterLayouts:
         assert (stored.dtype, loaded.dtype) == (mx.int64, mx.int32)
         assert mx.array_equal(stored, loaded)
 
-    @pytest.mark.parametrize("name", GEMMA4)
+    @pytest.mark.parametrize("name", WITH_GOLDENS)
     @pytest.mark.parametrize("head", HEADS)
     def test_config_as_transformers_writes_it(self, name, head, tmp_path):
         weights = drafter_weights(drafter_config(target_config(name), clustered=head == "clustered"))

@@ -22,6 +22,7 @@ from mtp_mlx.models.gemma4 import Gemma4
 from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
 from mtp_mlx.steps import DraftStep
 from tests.reference.cases import HEADS, TOLERANCE, Case, case, gap
+from tests.reference.names import WITH_GOLDENS
 from tests.tiny import GEMMA4, ScriptedDrafter, build_target, target_config
 
 VISIBLE = 1000 * TOLERANCE
@@ -154,7 +155,7 @@ def test_draft_position_is_the_drafters_choice():
 
 
 @pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("name", GEMMA4)
+@pytest.mark.parametrize("name", WITH_GOLDENS)
 def test_drafts_of_every_round_are_those_of_a_first_round(name, head):
     """Rejected rows, wrapped rings and what was drafted before must leave no trace in what the drafter sees."""
     target, prompt, drafter = case(name).target, case(name).ids[:20], case(name).drafter(head)

@@ -5,7 +5,7 @@ From the root of the repository, with the packages that made the committed files
     pip install -e '.[reference]' torch==2.13.0 transformers==5.24.0
     python -m tests.reference.make_goldens
 
-It writes, for each architecture of `tests/tiny.py`:
+It writes, for each architecture of `tests/tiny.py` that transformers has:
 
     goldens/NAME.safetensors    logits, hidden states, greedy tokens of the target; drafts, logits, projected hidden
                                 states of both its drafters, after prompts around and beyond the sliding window
@@ -23,13 +23,16 @@ import torch
 import transformers
 from safetensors.torch import save_file
 from transformers.generation.candidate_generator import SinglePositionMultiTokenCandidateGenerator
+from transformers.utils import ModelOutput
 
-from tests.tiny import GEMMA4, drafter_config, target_config, write_drafter, write_target
+from tests.reference.names import WITH_GOLDENS
+from tests.tiny import drafter_config, target_config, write_drafter, write_target
 
 FOLDER = Path(__file__).parent
 LENGTH = 48  # of the sequence whose logits are compared: two to four windows
 PROMPT_LENGTH, GREEDY_TOKENS = 20, 96
 DRAFT_TOKENS = 5
+NO_WINDOW = 16  # lengths of prompts as if there were one
 DRAFTERS = {
     "gemma4_assistant": transformers.Gemma4AssistantForCausalLM,
     "gemma4_unified_assistant": transformers.Gemma4UnifiedAssistantForCausalLM,
@@ -42,7 +45,7 @@ def main() -> None:
     transformers.utils.logging.disable_progress_bar()
     for folder in ("goldens", "saved"):
         (FOLDER / folder).mkdir(exist_ok=True)
-    for name in GEMMA4:
+    for name in WITH_GOLDENS:
         with tempfile.TemporaryDirectory() as scratch, torch.no_grad():
             tensors = goldens(name, Path(scratch))
         save_file(tensors, FOLDER / "goldens" / f"{name}.safetensors")
@@ -55,7 +58,7 @@ def goldens(name: str, scratch: Path) -> Tensors:
     save_config(target, name)
     ids = sequence(config["vocab_size"])
     tensors = {"ids": ids[0], **forward(target, ids), "greedy": greedy(target, ids[:, :PROMPT_LENGTH])}
-    lengths = prompt_lengths(config["sliding_window"])
+    lengths = prompt_lengths(config.get("sliding_window", NO_WINDOW))
     tensors["prompt_lengths"] = torch.tensor(lengths)
     for head in ("clustered", "full"):
         drafter = load(write_drafter(scratch / head, drafter_config(config, clustered=head == "clustered")))
@@ -104,7 +107,7 @@ def greedy(target: transformers.PreTrainedModel, prompt: torch.Tensor) -> torch.
 
 def draft(target: transformers.PreTrainedModel, drafter: transformers.PreTrainedModel, prompt: torch.Tensor) -> Tensors:
     """The first round after `prompt`, by transformers' own candidate generator."""
-    out = target(prompt, output_hidden_states=True, return_shared_kv_states=True, use_cache=False)
+    out = forward_for_drafter(target, prompt)
     first = out.logits[:, -1:].argmax(-1)
     settings = transformers.GenerationConfig(max_length=10 * LENGTH)
     drafter.generation_config.num_assistant_tokens = DRAFT_TOKENS
@@ -116,6 +119,17 @@ def draft(target: transformers.PreTrainedModel, drafter: transformers.PreTrained
     )
     hook.remove()
     return {"tokens": candidates[0, prompt.shape[1] :], "logits": logits[0], "projected": torch.stack(projected)}
+
+
+def forward_for_drafter(target: transformers.PreTrainedModel, prompt: torch.Tensor) -> ModelOutput:
+    """What transformers' drafters are given by a target; Llama does not know of them: its last layer's cache serves."""
+    if target.config.model_type != "llama":
+        return target(prompt, output_hidden_states=True, return_shared_kv_states=True, use_cache=False)
+    out = target(prompt, output_hidden_states=True, use_cache=True)
+    last = out.past_key_values.layers[-1]
+    # Drafters make a mask for each type, whether or not they have layers of it.
+    out["shared_kv_states"] = dict.fromkeys(("full_attention", "sliding_attention"), (last.keys, last.values))
+    return out
 
 
 def compact(tensor: torch.Tensor) -> torch.Tensor:

@@ -60,7 +60,8 @@ def _folder(name: str, revision: str | None) -> Path:
             )
         return bundled_folder(name) if name in _BUNDLED else Path(path)
     if os.path.exists(path):
-        raise UserError("a checkpoint is a folder, not a file", given=name, fix="name the folder it is in")
+        fix = f"mtp convert --hf-path {name} makes one" if path.endswith(".gguf") else "name the folder it is in"
+        raise UserError("a checkpoint is a folder, not a file", given=name, fix=fix)
     if _looks_like_path(name):
         raise UserError("no such folder", given=name, fix="check the path")
     return download(repository(name), revision)

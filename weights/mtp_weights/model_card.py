@@ -6,7 +6,7 @@ from typing import Any
 _TARGET = """\
 # {title}
 
-{name}, converted to MLX by mtp. It is loaded by `mtp`, with its drafter, and by mlx-lm, without:
+{name}, converted to MLX by mtp. It is loaded by `mtp`, with a drafter where it has one, and by mlx-lm, without:
 
 ```sh
 mtp generate --model PATH --prompt "Why is the sky blue?"
@@ -38,7 +38,8 @@ def model_card(config: Mapping[str, Any], name: str, facts: Sequence[str]) -> st
         name: of the source: a repository, which the front matter then links to, or a folder.
         facts: one line each.
     """
-    front = ["---", "library_name: mlx", "tags:", "- mlx", "- gemma4"]
+    family = str(config.get("model_type", "")).split("_")[0]
+    front = ["---", "library_name: mlx", "tags:", "- mlx", *([f"- {family}"] if family else [])]
     if name.count("/") == 1 and not name.startswith((".", "/", "~")):
         front.append(f"base_model: {name}")
     template = _DRAFTER if str(config.get("model_type", "")).endswith("assistant") else _TARGET

@@ -13,7 +13,6 @@ from mtp_weights.gguf.header import Header, read_header
 from mtp_weights.gguf.llama import ROPE_FACTORS, config_of, weights_of
 from mtp_weights.gguf.tokenizer import special_ids, tokenizer_files
 
-GGUF_SUFFIX = ".gguf"
 _ARCHITECTURES = ("llama",)
 _GROUP_SIZE = 32  # of every quantization in GGUF that MLX keeps as such
 
