@@ -16,7 +16,8 @@ from benchmarks.engines import MlxVlmBatch
 from benchmarks.figures import Figure, parser, report
 from benchmarks.worker import Worker
 from mtp_mlx import BatchGenerator, load, load_drafter
-from mtp_mlx.bench.batch import BatchReport, BatchRun, measure_batches
+from mtp_mlx.bench.batch import measure_batches
+from mtp_mlx.bench.batch_report import BatchReport, BatchRun
 from mtp_mlx.bench.measure import Workload
 from mtp_mlx.bench.prompts import read_prompts, select
 from mtp_mlx.models.gemma4_assistant import Gemma4Assistant

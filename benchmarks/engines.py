@@ -13,7 +13,8 @@ from typing import Protocol
 import mlx.core as mx
 from mlx.utils import tree_map
 
-from mtp_mlx.bench.batch import BatchRun, timed_batch
+from mtp_mlx.bench.batch import timed_batch
+from mtp_mlx.bench.batch_report import BatchRun
 from mtp_mlx.speculation import Speculation
 
 

@@ -1,7 +1,7 @@
 """What the round costs, with a drafter that is right as often as a script says: a random target of 150 M parameters.
 
 - Speed-up at a scripted acceptance, as a share of the ideal: mean acceptance length ÷ cost of a (k+1)-row forward.
-- A drafter that is always wrong: automatic depth ÷ plain decoding.
+- A drafter that is always wrong: automatic depth ÷ plain decoding, alone and in batches.
 - Plain decoding ÷ mlx-lm's, each in a process of its own.
 
 The drafter knows the target's continuation and costs nothing, so that what is lost is lost in the round.
@@ -23,6 +23,7 @@ from mlx.utils import tree_flatten
 from benchmarks.engines import MlxLm, Ours
 from benchmarks.figures import Figure, parser, report
 from benchmarks.worker import Worker, timed, warm_run
+from mtp_mlx import BatchGenerator
 from mtp_mlx.bench.runs import Run
 from mtp_mlx.decoding.compiled import round_for
 from mtp_mlx.decoding.depth import AutoDepth, FixedDepth
@@ -151,6 +152,35 @@ def always_wrong(model: Target, script: list[int], num_tokens: int, repeats: int
     ]
 
 
+def always_wrong_in_batches(
+    model: Target, script: list[int], sizes: Sequence[int], num_tokens: int, repeats: int
+) -> list[Figure]:
+    """The same with several rows: one depth for all of them, learned from nothing in each run."""
+    wrong = tiny.ScriptedDrafter(script, True, model.config.vocab_size)
+    figures = []
+    for rows in sizes:
+        batch_seconds(model, None, rows, WARM_UP), batch_seconds(model, wrong, rows, 2 * WARM_UP)
+        ratios = []
+        for _ in range(repeats):
+            plain = batch_seconds(model, None, rows, num_tokens)
+            ratios.append(plain / batch_seconds(model, wrong, rows, num_tokens))
+        name = f"always wrong, {rows} rows, auto ÷ plain, {num_tokens} tokens"
+        figures.append(Figure.of(name, ratios, "×", goal=0.97))
+    return figures
+
+
+def batch_seconds(model: Target, drafter: nn.Module | None, rows: int, num_tokens: int) -> float:
+    """From the first round to the last of rows that all decode the same."""
+    round_for(model, drafter).depths.clear()
+    generator = BatchGenerator(model, draft_model=drafter, prefill_step_size=rows * len(PROMPT))
+    generator.insert([PROMPT] * rows, [num_tokens] * rows)
+    generator.next_generated()
+    started = time.perf_counter()
+    while generator.next_generated():
+        pass
+    return time.perf_counter() - started
+
+
 def _emitted_a_round(run: Run) -> float:
     """Without the first token, which prefill chooses; `num_tokens` cuts the last round."""
     return (len(run.tokens) - 1) / run.speculation.rounds
@@ -172,6 +202,10 @@ def main() -> None:
     options.add_argument("--wrong-tokens", type=int, default=512, help="to emit with the drafter that is always wrong")
     options.add_argument("--repeats", type=int, default=3)
     options.add_argument("--wrong-repeats", type=int, default=1, help="repeats with the drafter that is always wrong")
+    options.add_argument(
+        "--rows", type=int, nargs="*", default=[4, 8], help="batches with the one that is always wrong"
+    )
+    options.add_argument("--row-tokens", type=int, default=160, help="to emit in each of their rows")
     args = options.parse_args()
     with tempfile.TemporaryDirectory() as parent:
         config = target_config(args.layers, args.hidden, args.vocabulary)
@@ -189,6 +223,7 @@ def main() -> None:
     for acceptance in ACCEPTANCES:
         figures += share_of_ideal(model, script, acceptance, args.tokens, args.drafts, args.repeats)
     figures += always_wrong(model, script, args.wrong_tokens, args.wrong_repeats)
+    figures += always_wrong_in_batches(model, script, args.rows, args.row_tokens, args.wrong_repeats)
     parameters = sum(array.size for _, array in tree_flatten(model.parameters()))
     report(figures, args.json, parameters=parameters)
     if not args.json:

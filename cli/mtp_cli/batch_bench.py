@@ -14,7 +14,7 @@ from mtp_cli.sampling import SamplingOptions
 from mtp_weights.errors import MisuseError
 
 if TYPE_CHECKING:
-    from mtp_mlx.bench.batch import BatchReport, BatchResult
+    from mtp_mlx.bench.batch_report import BatchReport, BatchResult
     from mtp_mlx.bench.measure import Workload
 
 MOST_SIZE = 64

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from mtp_mlx import MisuseError
-from mtp_mlx.bench.batch import BatchResult, BatchRun, measure_batches, timed_batch
+from mtp_mlx.bench.batch import measure_batches, timed_batch
+from mtp_mlx.bench.batch_report import BatchResult, BatchRun
 from mtp_mlx.bench.measure import Workload
 from mtp_mlx.speculation import Speculation
 from tests.batches import drafter, target, truth
