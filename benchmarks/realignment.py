@@ -27,7 +27,7 @@ from mtp_mlx.training import Batches, Objective, evaluate, observe, pack, read_d
 from mtp_mlx.training.rows import document_ids
 from mtp_weights.pairs import DEMO_DRAFTER, DEMO_TARGET, bundled_folder
 
-PASSAGE = 1200  # characters
+PASSAGE = 300  # characters
 DRAFTS = 4
 
 
