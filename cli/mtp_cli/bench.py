@@ -77,9 +77,8 @@ def bench(
     sizes = parse_sizes(batch_sizes)
     if sizes is not None:
         as_json = as_json or output == JSON
-        _check_batches(
-            lenient or exact, len(depths) + len(lengths) > 2, report is not None or output not in (TABLE, JSON)
-        )
+        several, other_output = len(depths) + len(lengths) > 2, report is not None or output not in (TABLE, JSON)
+        _check_batches(lenient, exact, several, other_output)
     rest = exact, force, adapter_path, draft_position
     # Every depth is checked; which pair is loaded does not depend on it.
     pair_options, *_ = [PairOptions.of(model, draft_model, no_draft, str(depth), *rest) for depth in depths]
@@ -97,10 +96,13 @@ def bench(
     print_result(JSON if as_json else output, reports, pair, sampling)
 
 
-def _check_batches(other_rule: bool, several: bool, other_output: bool) -> None:
+def _check_batches(lenient: bool, exact: bool, several: bool, other_output: bool) -> None:
     """Refuses what `--batch-sizes` cannot do."""
-    if other_rule:
-        raise MisuseError("--batch-sizes goes with neither --lenient nor --exact", fix="leave one out")
+    if exact:
+        problem = "--exact is of one sequence: in a batch, how a row is rounded depends on how many others there are"
+        raise MisuseError(problem, fix="leave out --batch-sizes")
+    if lenient:
+        raise MisuseError("--batch-sizes does not go with --lenient", fix="leave one out")
     if several:
         raise MisuseError("--batch-sizes needs one --num-draft-tokens and one --num-tokens", fix="give one of each")
     if other_output:

@@ -71,7 +71,8 @@ def batch_generate(
     logits_processors: Sequence[list[LogitsProcessor] | None] | None = None,
     **options,
 ) -> BatchResponse:
-    """Replies to several prompts at once; each reply is what `generate` gives for its prompt alone.
+    """Replies to several prompts at once; each reply is what `generate` gives for its prompt alone, up to rounding:
+    `exact` is of one sequence, because how a row is rounded may depend on how many others are computed with it.
 
     Args:
         prompts: token ids of each.

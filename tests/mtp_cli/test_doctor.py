@@ -44,3 +44,5 @@ def test_this_machine(monkeypatch):
         "demo pair",
     ]
     assert names == wanted
+    assert report.keys() == {"state", "checks"}
+    assert {tuple(check) for check in report["checks"]} == {("name", "state", "text", "fix")}

@@ -118,6 +118,8 @@ def test_models_lists_official_ones_and_what_is_cached(hub, endpoint):
     listed = {entry["name"]: entry for entry in json.loads(mtp("models", "--json", "--context", "1000").stdout)}
     assert {pair.size for pair in PAIRS} <= listed.keys()
     e2b = listed["e2b-4bit"]
+    facts = "name target drafter bits download_bytes is_estimate needed_bytes fits cached"
+    assert {tuple(entry) for entry in listed.values()} == {tuple(facts.split())}
     assert e2b["target"] == "mlx-community/gemma-4-e2b-it-4bit"
     assert (e2b["drafter"], e2b["cached"], e2b["is_estimate"]) == (DRAFTER, "no", True)
     assert 2.4e9 < e2b["download_bytes"] < 3e9

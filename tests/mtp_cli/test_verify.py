@@ -31,7 +31,8 @@ def test_a_pair_that_is_right(pair):
 
 def test_as_json(pair):
     report = json.loads(verify(pair, "--json").stdout)
-    assert report["contract"]["name"] == "bit-exact"
+    assert set(report) == {"checks", "contract", "kinds", "divergences", "exact", "draft_positions"}
+    assert set(report["contract"]) == {"name", "reason", "is_fault"} and report["contract"]["name"] == "bit-exact"
     assert {kind["name"] for kind in report["kinds"]} >= {"sliding", "full", "head"}
     assert set(report["draft_positions"]) == {"next", "last_cached"}
 
