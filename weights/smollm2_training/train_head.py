@@ -1,0 +1,82 @@
+"""Trains an MTP head for SmolLM2 on the text that `write_text.py` had it write.
+
+`--output` is a drafter folder, written every `--checkpoint-minutes` and at the end; `--start-from` goes on with one.
+Rates are constant, then fall linearly to zero over the last part of the wall-clock time. Text files that appear while
+it runs are taken in.
+"""
+
+import argparse
+import json
+
+import numpy as np
+import torch
+from head import Anchors, Head
+from safetensors.torch import load_file
+from text import anchors_of, read
+from torch import Tensor
+from trainer import Trainer, parser, restored, start
+
+EVALUATED_ROWS = 16
+
+
+class HeadTrainer(Trainer):
+    def __init__(self, args: argparse.Namespace):
+        config = json.loads((args.start_from / "config.json").read_text("utf-8"))
+        head = Head(config)
+        head.load_state_dict(restored(args.start_from))
+        super().__init__(args, head, config)
+        self.table = load_file(args.target / "model.safetensors")["model.embed_tokens.weight"].float()
+        self.cluster_of = head.masked_embedding.cluster_of()
+        self.weights = [args.step_decay**j for j in range(args.draft_steps)]
+        for layer in head.model.layers:
+            layer.compile(dynamic=False)
+        self.held_out = self._held_out(read(args.text / f"{args.held_out}.npz"))
+
+    def _held_out(self, file: dict) -> list[Anchors]:
+        """Greedy rows: there the drafts that agree with the text are exactly those that would be accepted."""
+        rows, rng = np.flatnonzero(file["temp"] == 0)[:EVALUATED_ROWS], np.random.default_rng(0)
+        chunks = rows.reshape(-1, self.args.rows)  # in the shape of a training step, which is compiled already
+        return [anchors_of(file, chunk, self.args.anchors, self.args.draft_steps, rng) for chunk in chunks]
+
+    def loss(self) -> Tensor:
+        anchors = self.text.batch(self.args.rows, self.args.anchors, self.args.draft_steps)
+        sampled = self.competitors(np.unique(anchors.top_ids.numpy()), len(self.table))
+        return self.model.loss(self.table, self.cluster_of, self.weights, self.args.soft, *sampled, *anchors.tensors)
+
+    @torch.no_grad()
+    def evaluate(self) -> dict:
+        """Accepted drafts an anchor with the full head and the clustered one, and the share of each position's."""
+        full, clustered = (
+            torch.stack(hits, 2).mean((1, 2)) for hits in zip(*map(self._hits, self.held_out), strict=True)
+        )
+        return {
+            "accepted": round(full.sum().item(), 3),
+            "clustered": round(clustered.sum().item(), 3),
+            "by position": [round(share, 3) for share in clustered.tolist()],
+        }
+
+    def _hits(self, anchors: Anchors) -> tuple[Tensor, Tensor]:
+        """Share of each row's anchors whose drafts up to each step are all right [K, B]: full head, clustered head."""
+        full, clustered = [], []
+        for j, own in enumerate(self.model.unroll(self.table, anchors)):
+            label = anchors.top_ids[:, :, j, 0]
+            right = (own @ self.model.model.embed_tokens.weight.T).argmax(-1) == label
+            scores = self.model.masked_embedding.centroids(own)
+            best = scores.topk(self.config["centroid_intermediate_top_k"]).indices
+            full.append(right & anchors.counts[:, :, j])
+            clustered.append(full[-1] & (best == self.cluster_of[label][..., None]).any(-1))
+        return tuple(torch.stack(hits).float().cumprod(0).mean(2) for hits in (full, clustered))
+
+
+def main() -> None:
+    options = parser(__doc__.splitlines()[0])
+    options.add_argument("--anchors", type=int, default=160, help="anchors a row")
+    options.add_argument("--draft-steps", type=int, default=5)
+    options.add_argument("--step-decay", type=float, default=0.8, help="weight of each step relative to the one before")
+    args = options.parse_args()
+    start(args)
+    HeadTrainer(args).run()
+
+
+if __name__ == "__main__":
+    main()
