@@ -47,6 +47,7 @@ def load(path_or_repo: str | Path, adapter_path: str | Path | None = None) -> tu
     """
     path = resolve(str(path_or_repo))
     model, config = load_model(path)
+    model.name = str(path_or_repo)
     if adapter_path is not None:
         load_adapters(model, Path(adapter_path))
     return model, load_tokenizer(path, stop_ids(config, read_generation_config(path)))

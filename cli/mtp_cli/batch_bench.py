@@ -4,9 +4,6 @@ import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from mtp_cli.console import progress_bar, status
 from mtp_cli.pair import Pair
@@ -14,6 +11,8 @@ from mtp_cli.sampling import SamplingOptions
 from mtp_weights.errors import MisuseError
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from mtp_mlx.bench.batch_report import BatchReport, BatchResult
     from mtp_mlx.bench.measure import Workload
 
@@ -79,16 +78,17 @@ def bench_batches(
 
 
 def _print(report: "BatchReport") -> None:
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=120)
-    console.print(_table(report, box.SIMPLE_HEAD if console.is_terminal else None), "")
+    from mtp_cli.tables import new_table, stdout
+
+    console = stdout()
+    table = new_table(console)
+    _fill(table, report)
+    console.print(table, "")
     for name, value in _facts(report):
         console.print(f"{name:<10}{value}", markup=False)
 
 
-def _table(report: "BatchReport", lines: box.Box | None) -> Table:
-    table = Table(box=lines, show_edge=False, pad_edge=False)
+def _fill(table: "Table", report: "BatchReport") -> None:
     headings = [
         "rows",
         "plain\ntok/s",
@@ -103,7 +103,6 @@ def _table(report: "BatchReport", lines: box.Box | None) -> Table:
         table.add_column(heading, justify="right")
     for result in report.results:
         table.add_row(*_row(result, report))
-    return table
 
 
 def _row(result: "BatchResult", report: "BatchReport") -> list[str]:

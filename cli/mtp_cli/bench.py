@@ -64,8 +64,10 @@ def bench(
     if context.invoked_subcommand is not None:
         return
     if estimate is not None:
+        _check_estimate(suite=suite, prompts=prompts, batch_sizes=batch_sizes, report=report, adapter_path=adapter_path)
+        as_json = as_json or _json_for("--estimate", output)
         length = bench_options.numbers(prompt_tokens or ESTIMATE_CONTEXT, "--prompt-tokens")[0]
-        print_estimate(estimate, q_bits, length, as_json or output == JSON)
+        print_estimate(estimate, None if no_draft else draft_model, q_bits, length, as_json)
         return
     if q_bits is not None:
         raise MisuseError("--q-bits goes with --estimate", fix="mtp convert quantizes a checkpoint")
@@ -76,16 +78,15 @@ def bench(
     depths, lengths = bench_options.depths(num_draft_tokens), bench_options.numbers(num_tokens, "--num-tokens")
     sizes = parse_sizes(batch_sizes)
     if sizes is not None:
-        as_json = as_json or output == JSON
-        several, other_output = len(depths) + len(lengths) > 2, report is not None or output not in (TABLE, JSON)
-        _check_batches(lenient, exact, several, other_output)
+        as_json = as_json or _json_for("--batch-sizes", output)
+        _check_batches(lenient, exact, len(depths) + len(lengths) > 2, report is not None)
     rest = exact, force, adapter_path, draft_position
     # Every depth is checked; which pair is loaded does not depend on it.
     pair_options, *_ = [PairOptions.of(model, draft_model, no_draft, str(depth), *rest) for depth in depths]
     sampling = SamplingOptions(temp, top_p, top_k, min_p, seed=seed).check()
     choice = Choice(_suites(suite), prompts, limit, prompt_tokens and bench_options.numbers(prompt_tokens, "-p"))
     pair = load_pair(pair_options)
-    sampling = sampling.of_model(pair.model)
+    sampling = sampling.of_model(pair.model, pair.tokenizer)
     workloads = choice.workloads(pair)
     if sizes is not None:
         bench_batches(pair, workloads, sizes, sampling, num_tokens=lengths[0], repeats=repeats, as_json=as_json)
@@ -96,7 +97,21 @@ def bench(
     print_result(JSON if as_json else output, reports, pair, sampling)
 
 
-def _check_batches(lenient: bool, exact: bool, several: bool, other_output: bool) -> None:
+def _check_estimate(**options: object) -> None:
+    """Refuses options that would have no effect on an estimate."""
+    given = next((name for name, value in options.items() if value is not None), None)
+    if given is not None:
+        raise MisuseError(f"--{given.replace('_', '-')} does not go with --estimate", fix="leave one out")
+
+
+def _json_for(option: str, output: str) -> bool:
+    """Whether it is to be JSON, where nothing else but a table is possible."""
+    if output not in (TABLE, JSON):
+        raise MisuseError(f"{option} prints a table or JSON only", given=output, fix="use -o json")
+    return output == JSON
+
+
+def _check_batches(lenient: bool, exact: bool, several: bool, page: bool) -> None:
     """Refuses what `--batch-sizes` cannot do."""
     if exact:
         problem = "--exact is of one sequence: in a batch, how a row is rounded depends on how many others there are"
@@ -105,8 +120,8 @@ def _check_batches(lenient: bool, exact: bool, several: bool, other_output: bool
         raise MisuseError("--batch-sizes does not go with --lenient", fix="leave one out")
     if several:
         raise MisuseError("--batch-sizes needs one --num-draft-tokens and one --num-tokens", fix="give one of each")
-    if other_output:
-        raise MisuseError("--batch-sizes prints a table or JSON only", fix="leave out -o and --report, or use -o json")
+    if page:
+        raise MisuseError("--batch-sizes writes no page", fix="leave out --report")
 
 
 @dataclass(frozen=True)

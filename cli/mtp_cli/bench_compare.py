@@ -5,9 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 if TYPE_CHECKING:
     from mtp_mlx.bench.compare import Change, Comparison
@@ -31,14 +28,16 @@ def compare(
 
 
 def _print(comparison: "Comparison") -> None:
-    console = Console(highlight=False)
+    from mtp_cli.tables import new_table, stdout
+
+    console = stdout()
     print(
         f"{comparison.num_draft_tokens} drafts a round, {comparison.num_tokens} tokens a run, "
         f"{comparison.prompts} prompts that both have"
     )
     for name, before, after in comparison.other_conditions:
         console.print(f"not the same: {name}: {before} → {after}", markup=False, soft_wrap=True)
-    table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, show_edge=False, pad_edge=False)
+    table = new_table(console)
     table.add_column("")
     for name in ("A", "B", "B ÷ A", "95 % CI", "verdict"):
         table.add_column(name, justify="left" if name == "verdict" else "right")

@@ -4,10 +4,6 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
 from mtp_cli.console import progress_bar, status
 from mtp_weights.errors import MisuseError
 
@@ -16,15 +12,17 @@ if TYPE_CHECKING:
     from mtp_weights.recipe import Recipe
 
 
-def print_estimate(name: str, q_bits: int | None, context: int, as_json: bool) -> None:
+def print_estimate(name: str, drafter_name: str | None, q_bits: int | None, context: int, as_json: bool) -> None:
     """Measures and prints.
 
     Args:
         name: "31b" and so on, "demo", or a folder with a config.json.
+        drafter_name: a folder with a config.json, "auto" for the one that is known, or None for plain decoding alone.
         q_bits: bits of the target's weights; None for 16.
         context: tokens in the key-value store.
     """
-    target, drafter = _configs(name)
+    target, known = _configs(name)
+    drafter = known if drafter_name == "auto" else None if drafter_name is None else _drafter_config(drafter_name)
     recipe = _recipe(q_bits)
     with status("building the first part") as building, progress_bar("measuring") as update:
         from mtp_mlx.bench.estimate import estimate
@@ -57,6 +55,14 @@ def _configs(name: str) -> tuple[dict[str, Any], dict[str, Any] | None]:
     raise MisuseError("no such model to estimate", given=name, fix=f"there are {known}, demo, or a folder")
 
 
+def _drafter_config(folder: str) -> dict[str, Any]:
+    from mtp_weights.read import read_config
+
+    if not Path(folder).is_dir():
+        raise MisuseError("an estimate takes its drafter from a folder", given=folder, fix="leave out --draft-model")
+    return read_config(Path(folder))
+
+
 def _recipe(q_bits: int | None) -> "Recipe | None":
     from mtp_weights.recipe import Recipe
 
@@ -64,14 +70,17 @@ def _recipe(q_bits: int | None) -> "Recipe | None":
 
 
 def _print(found: "Estimate") -> None:
+    from mtp_cli.tables import new_table, stdout
     from mtp_mlx.bench.estimate.predict import ACCEPTANCES
 
     plain = found.plain_tps
     print(f"{found.name}, {found.quantization}, random weights, after {found.context} tokens")
     print(f"plain decoding: {plain.median:.3g} tok/s ({plain.lower:.3g}–{plain.upper:.3g})\n")
-    if found.round_seconds:
-        console = Console(highlight=False)
-        table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, show_edge=False, pad_edge=False)
+    if not found.round_seconds:
+        print("without a drafter (--draft-model names its folder)\n")
+    else:
+        console = stdout()
+        table = new_table(console)
         table.add_column("drafts\na round", justify="right")
         table.add_column("round,\nplain steps", justify="right")
         for acceptance in ACCEPTANCES:

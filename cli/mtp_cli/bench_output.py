@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mtp_cli.bench_table import print_markdown, print_reports
 from mtp_cli.pair import Pair
 from mtp_cli.sampling import SamplingOptions
 from mtp_weights.errors import MisuseError
@@ -27,6 +26,8 @@ def check_format(name: str) -> str:
 
 def print_result(name: str, reports: "Sequence[Report]", pair: Pair, sampling: SamplingOptions) -> None:
     """Prints the reports to stdout in the format called `name`."""
+    from mtp_cli.bench_table import print_markdown, print_reports
+
     writers: dict[str, Callable[[], None]] = {
         TABLE: lambda: print_reports(reports, pair, sampling),
         "md": lambda: print_markdown(reports),

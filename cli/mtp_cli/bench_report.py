@@ -19,7 +19,6 @@ def check_report(file: Path | None) -> Path | None:
     if file is None:
         return None
     try:
-        import jinja2  # noqa: F401
         import matplotlib  # noqa: F401
     except ImportError as error:
         raise UserError(

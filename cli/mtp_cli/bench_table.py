@@ -11,50 +11,46 @@ from rich.text import Text
 from mtp_cli.bench_facts import facts, machine_facts, verdict
 from mtp_cli.pair import Pair
 from mtp_cli.sampling import SamplingOptions
+from mtp_cli.tables import PIPED_WIDTH, new_table, stdout
 
 if TYPE_CHECKING:
     from mtp_mlx.bench.report import Report
     from mtp_mlx.bench.spread import Interval
     from mtp_mlx.bench.summary import Summary
 
-PIPED_WIDTH = 120
 _FIGURES = ("plain\ntok/s", "MTP\ntok/s", "speed-up", "95 %\nCI", "quartiles", "tokens\na round", "repeated\n8-grams")
 
 
 def print_reports(reports: "Sequence[Report]", pair: Pair, sampling: SamplingOptions) -> None:
     """Prints to stdout; without a terminal, plain text of any width."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=PIPED_WIDTH)
-    lines = box.SIMPLE_HEAD if console.is_terminal else None
+    console = stdout()
     if len(reports) == 1:
-        _print_one(console, reports[0], lines, pair, sampling)
+        _print_one(console, reports[0], pair, sampling)
     else:
-        _print_several(console, reports, lines)
+        _print_several(console, reports)
 
 
 def print_markdown(reports: "Sequence[Report]") -> None:
     """Prints a Markdown table to stdout."""
-    table = _table(reports[0], None) if len(reports) == 1 else _sweep_table(reports, None)
+    console = stdout(10 * PIPED_WIDTH)
+    table = _table(console, reports[0]) if len(reports) == 1 else _sweep_table(console, reports)
     table.box = box.MARKDOWN
     for row in table.rows:
         row.end_section = False  # would be a second line of dashes
     for column in table.columns:
         column.header = str(column.header).replace("\n", " ")
-    Console(highlight=False, width=10 * PIPED_WIDTH).print(table)
+    console.print(table)
 
 
-def _print_one(
-    console: Console, report: "Report", lines: box.Box | None, pair: Pair, sampling: SamplingOptions
-) -> None:
-    console.print(_table(report, lines), "")
+def _print_one(console: Console, report: "Report", pair: Pair, sampling: SamplingOptions) -> None:
+    console.print(_table(console, report), "")
     if report.overall.speed_up is not None:
         console.print(f"{verdict(report)}\n", style="bold", markup=False)
     _print_facts(console, facts(report, pair, sampling))
 
 
-def _print_several(console: Console, reports: "Sequence[Report]", lines: box.Box | None) -> None:
-    console.print(_sweep_table(reports, lines), "")
+def _print_several(console: Console, reports: "Sequence[Report]") -> None:
+    console.print(_sweep_table(console, reports), "")
     best = max((report for report in reports if report.overall.speed_up), key=_speed_up, default=None)
     if best is not None:
         at = f"{best.num_draft_tokens} drafts a round, {best.num_tokens} tokens a run"
@@ -79,8 +75,8 @@ def _print_facts(console: Console, found: list[tuple[str, str]]) -> None:
     console.print(grid)
 
 
-def _table(report: "Report", lines: box.Box | None) -> Table:
-    table = _empty(lines, "category", "prompts", *_FIGURES)
+def _table(console: Console, report: "Report") -> Table:
+    table = _empty(console, "category", "prompts", *_FIGURES)
     summaries = report.categories
     for summary in summaries:
         table.add_row(summary.category, str(summary.prompts), *_figures(summary), end_section=summary is summaries[-1])
@@ -88,9 +84,9 @@ def _table(report: "Report", lines: box.Box | None) -> Table:
     return table
 
 
-def _sweep_table(reports: "Sequence[Report]", lines: box.Box | None) -> Table:
+def _sweep_table(console: Console, reports: "Sequence[Report]") -> Table:
     """A row for each report, and, where they have several categories that are lengths, for each of those."""
-    table = _empty(lines, "drafts", "tokens\na run", "prompts", *_FIGURES)
+    table = _empty(console, "drafts", "tokens\na run", "prompts", *_FIGURES)
     for report in reports:
         every = report.categories if _by_length(report) else [report.overall]
         for summary in every:
@@ -103,8 +99,8 @@ def _by_length(report: "Report") -> bool:
     return all(summary.category.endswith(" tokens") for summary in report.categories)
 
 
-def _empty(lines: box.Box | None, first: str, *others: str) -> Table:
-    table = Table(box=lines, show_edge=False, pad_edge=False)
+def _empty(console: Console, first: str, *others: str) -> Table:
+    table = new_table(console)
     table.add_column(first)
     for name in others:
         table.add_column(name, justify="right")

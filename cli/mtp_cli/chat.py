@@ -34,6 +34,7 @@ def chat(
     top_p: options.TopP = None,
     top_k: options.TopK = None,
     min_p: options.MinP = None,
+    min_tokens_to_keep: options.MinTokensToKeep = 1,
     xtc_probability: options.XtcProbability = 0.0,
     xtc_threshold: options.XtcThreshold = 0.1,
     seed: options.Seed = None,
@@ -53,7 +54,7 @@ def chat(
     from mtp_cli.session import Session
 
     pair = load_pair(pair_options)
-    settings = ChatSettings(max_tokens, prefill_step_size, sampling.of_model(pair.model), think)
+    settings = ChatSettings(max_tokens, prefill_step_size, sampling.of_model(pair.model, pair.tokenizer), think)
     note_exact(pair, 0, max_tokens)
     conversation = Conversation(pair, system_prompt, settings)
     interactive = sys.stdin.isatty() and sys.stdout.isatty()

@@ -3,9 +3,6 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.text import Text
-
 if TYPE_CHECKING:
     from mtp_mlx.doctor import Check
 
@@ -15,6 +12,9 @@ _SIGNS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "error": ("✗", "
 
 def print_checks(checks: "Sequence[Check]") -> None:
     """Prints a line for each to stdout, and under it what to do."""
+    from rich.console import Console
+    from rich.text import Text
+
     console = Console(highlight=False)
     width = max(len(check.name) for check in checks)
     for check in checks:

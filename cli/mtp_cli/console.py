@@ -3,20 +3,13 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
-from rich.status import Status
-from rich.text import Text
+# rich is imported where it is used: `mtp --help` does without it.
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import TaskID
+    from rich.status import Status
 
 # C0 and C1.
 _CONTROLS = {n: "\ufffd" for n in (*range(0x20), *range(0x7F, 0xA0)) if chr(n) not in "\t\n"}
@@ -27,12 +20,14 @@ def visible(text: str) -> str:
     return text.translate(_CONTROLS)
 
 
-def stderr() -> Console:
+def stderr() -> "Console":
     """The console for progress and statistics."""
+    from rich.console import Console
+
     return Console(stderr=True, highlight=False)
 
 
-def status(message: str) -> Status:
+def status(message: str) -> "Status":
     """Shows `message` on stderr while something takes its time; nothing where stderr is no terminal."""
     return stderr().status(f"{message} …")
 
@@ -40,6 +35,8 @@ def status(message: str) -> Status:
 @contextmanager
 def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
     """A bar on stderr, gone when it is done; gives what to call with (done, total). Nothing without a terminal."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
     console = stderr()
     with Progress(
         TextColumn(what),
@@ -60,6 +57,15 @@ def transfer_bars() -> Iterator[Callable[[str, int, int], None]]:
 
     Without a terminal, a line for each file that is complete.
     """
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
     console = stderr()
     tasks: dict[str, TaskID] = {}
     columns = [TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()]
@@ -76,20 +82,27 @@ def transfer_bars() -> Iterator[Callable[[str, int, int], None]]:
 
 
 def note(message: str) -> None:
-    """One dim line on stderr."""
-    stderr().print(Text(message, style="dim"), soft_wrap=True)
+    """One dim line on stderr; where it is too long for a terminal, it is broken between words."""
+    from rich.text import Text
+
+    console = stderr()
+    console.print(Text(message, style="dim"), soft_wrap=not console.is_terminal)
 
 
 class Output:
     """stdout: the exact text where it is piped; on a terminal without control characters, and styled where asked."""
 
     def __init__(self) -> None:
+        from rich.console import Console
+
         self.console = Console(highlight=False)
         self.is_terminal = self.console.is_terminal
 
     def write(self, text: str, style: str = "") -> None:
         """Writes `text` as it is, at once, without adding a line break."""
         if self.is_terminal:
+            from rich.text import Text
+
             self.console.print(Text(visible(text), style), end="", soft_wrap=True)
         else:
             sys.stdout.write(text)

@@ -150,6 +150,10 @@ class Conversation:
         except KeyboardInterrupt:
             turn.stopped = True
             self.cache.clear()  # it may have been interrupted in the middle of a write
+        except RuntimeError as error:  # MLX's own: no memory left, a kernel that cannot be loaded
+            self.cache.clear()
+            fix = "send it again, or begin anew with /clear; the conversation is as it was"
+            raise UserError("MLX could not go on with the reply", given=error, fix=fix) from error
         if turn.last is not None:
             self.messages = [*messages, {"role": "assistant", "content": "".join(parts[False])}]
             turn.thoughts = "".join(parts[True])

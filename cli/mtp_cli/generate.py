@@ -84,6 +84,7 @@ def generate(
     top_p: options.TopP = None,
     top_k: options.TopK = None,
     min_p: options.MinP = None,
+    min_tokens_to_keep: options.MinTokensToKeep = 1,
     xtc_probability: options.XtcProbability = 0.0,
     xtc_threshold: options.XtcThreshold = 0.1,
     seed: options.Seed = None,
@@ -106,8 +107,8 @@ def generate(
     )
     sampling = SamplingOptions.of(context.params)
     pair = load_pair(pair_options)
-    sampling = sampling.of_model(pair.model)
     _add_eos_tokens(pair.tokenizer, extra_eos_token or [])
+    sampling = sampling.of_model(pair.model, pair.tokenizer)
     ids = prompt_input.prompt_ids(pair, text, system_prompt, raw, prefill_response, template)
     note_exact(pair, len(ids), max_tokens)
     settings = {"max_tokens": max_tokens, "stop": stop or [], "prefill_step_size": prefill_step_size}

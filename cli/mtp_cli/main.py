@@ -23,10 +23,14 @@ from mtp_weights.errors import UserError
 
 # Newer versions of Typer bring their own copy of Click, older ones import it: this is the class in either case.
 _UsageError = typer.BadParameter.__base__
+_FIRST = ("chat", "generate", "bench")  # in the help: what most people come for
 
 
 class _Commands(TyperGroup):
     """Ends the program as a person or a script expects: one line for an error, and its exit code."""
+
+    def list_commands(self, context: typer.Context) -> list[str]:
+        return sorted(super().list_commands(context), key=lambda name: name not in _FIRST)
 
     def invoke(self, context: typer.Context) -> Any:
         try:
@@ -66,10 +70,10 @@ app.command()(chat)
 app.command()(generate)
 app.add_typer(bench_app, name="bench")
 app.command()(models)
-app.command()(pull)
+app.command(short_help="Download a model and its drafter.")(pull)
 app.command()(convert)
 app.command()(train)
-app.command()(verify)
+app.command(short_help="Check a pair's files, and how exact its output is here.")(verify)
 app.command()(doctor)
 
 

@@ -4,9 +4,6 @@ import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from mtp_cli import options
 from mtp_cli.console import note, status
@@ -44,12 +41,11 @@ def models(
 
 
 def _print(listed: "list[Entry]", context: int) -> None:
+    from mtp_cli.tables import new_table, stdout
     from mtp_mlx.memory import gigabytes
 
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=160)
-    table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, show_edge=False, pad_edge=False)
+    console = stdout(160)
+    table = new_table(console)
     for name in ("name", "drafter", "bits", "download", f"memory at {context}", "fits", "cached"):
         table.add_column(name, justify="right" if name.startswith(("bits", "down", "memory")) else "left")
     for entry in listed:

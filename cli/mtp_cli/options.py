@@ -126,6 +126,9 @@ MinP = Annotated[
     float | None,
     typer.Option("--min-p", metavar="X", help=f"Keep tokens this likely, next to the likeliest; 0: all ({_OWN})."),
 ]
+MinTokensToKeep = Annotated[
+    int, typer.Option("--min-tokens-to-keep", metavar="N", help="Tokens that --min-p keeps in any case.")
+]
 BenchTemperature = Annotated[
     float, typer.Option("--temp", metavar="X", help="Temperature; 0 takes the likeliest token.")
 ]

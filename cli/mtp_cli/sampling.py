@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 from mtp_weights.errors import MisuseError
 
 if TYPE_CHECKING:
+    from mlx_lm.tokenizer_utils import TokenizerWrapper
+
     from mtp_mlx.decoding.sampling import LogitsProcessor, Sampling
     from mtp_mlx.models.target import Target
 
@@ -23,8 +25,10 @@ class SamplingOptions:
     top_p: float | None = None
     top_k: int | None = None
     min_p: float | None = None
+    min_tokens_to_keep: int = 1
     xtc_probability: float = 0.0
     xtc_threshold: float = 0.1
+    xtc_special_tokens: tuple[int, ...] = ()
     seed: int | None = None
     draft_temp: float | None = None
     lenient: bool = False
@@ -40,7 +44,7 @@ class SamplingOptions:
         Raises:
             MisuseError: a value is out of its range.
         """
-        return cls(**{field.name: values[field.name] for field in fields(cls)}).check()
+        return cls(**{field.name: values[field.name] for field in fields(cls) if field.name in values}).check()
 
     def check(self) -> "SamplingOptions":
         """These options, if each value is one that can be.
@@ -52,12 +56,17 @@ class SamplingOptions:
         self.processors()
         return self
 
-    def of_model(self, model: "Target") -> "SamplingOptions":
-        """These options, with the model's own values where none were given."""
+    def of_model(self, model: "Target", tokenizer: "TokenizerWrapper") -> "SamplingOptions":
+        """These options, with the model's own values where none were given.
+
+        XTC leaves line breaks and stop ids alone, as in mlx-lm: without them a text would never end.
+        """
         from mtp_mlx.sampler import model_defaults
 
         given = {name for name, value in asdict(self).items() if value is not None}
-        return replace(self, **{name: value for name, value in model_defaults(model).items() if name not in given})
+        own = {name: value for name, value in model_defaults(model).items() if name not in given}
+        special = (*tokenizer.encode("\n", add_special_tokens=False), *sorted(tokenizer.eos_token_ids))
+        return replace(self, **own, xtc_special_tokens=special if self.xtc_probability else ())
 
     def sampler(self) -> "Sampling":
         """What draws tokens this way: greedy where there is no temperature.
@@ -72,8 +81,10 @@ class SamplingOptions:
             top_p=1.0 if self.top_p is None else self.top_p,
             top_k=self.top_k or 0,
             min_p=self.min_p or 0.0,
+            min_tokens_to_keep=self.min_tokens_to_keep,
             xtc_probability=self.xtc_probability,
             xtc_threshold=self.xtc_threshold,
+            xtc_special_tokens=self.xtc_special_tokens,
             seed=self.seed,
             draft_temp=self.draft_temp,
             lenient=self.lenient,

@@ -36,7 +36,7 @@ class Session:
 
     Args:
         conversation: which it goes on with.
-        show_drafts: whether tokens are coloured by where they came from.
+        show_drafts: whether to begin with tokens coloured by where they came from.
         interactive: whether a person sits at a terminal.
 
     Attributes:
@@ -49,15 +49,16 @@ class Session:
         self.ended = self.failed = False
         self.statistics, self.shown = SessionStatistics(), Shown()
         self._output, self._last_thoughts = Output(), ""
-        self._reader = _reader(interactive)
-        if show_drafts:
-            self.show("drafts")
+        self._reader, self._show_drafts = _reader(interactive), show_drafts
 
     def run(self) -> None:
         if self.interactive:
             conversation = self.conversation
             facts = [conversation.pair.options.model, f"drafts a round: {self.drafts()}"]
-            note(" · ".join([*facts, conversation.settings.sampling.describe(), "/help, Ctrl-D leaves"]))
+            note(" · ".join([*facts, conversation.settings.sampling.describe()]))
+            note("/help shows what can be typed, Ctrl-D leaves")
+        if self._show_drafts:
+            self.show("drafts")
         while not self.ended and (line := self._reader.read()) is not None:
             self._handle(line)
 

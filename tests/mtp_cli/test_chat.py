@@ -10,6 +10,7 @@ from mtp_cli.interrupt import Interrupt
 from mtp_cli.pair import PairOptions, load_pair
 from mtp_mlx import generate
 from mtp_mlx.chat_template import render
+from mtp_weights.errors import UserError
 from tests.mtp_cli.conftest import CONTEXT, mtp
 
 LIMIT = ("--max-tokens", "20")
@@ -137,6 +138,22 @@ def test_a_stopped_reply_stays_and_the_next_turn_equals_a_cold_one(loaded, stop)
         with Interrupt() as interrupt:
             turn = conversation.turn(message, interrupt, shown)
         assert shown.text == expected and not turn.stopped
+
+
+def test_when_mlx_fails_the_conversation_stays_and_goes_on(loaded):
+    def fail() -> None:
+        raise RuntimeError("[malloc] Unable to allocate 9 bytes.")
+
+    conversation = Conversation(loaded, None, ChatSettings(20))
+    with Interrupt() as interrupt:
+        conversation.turn("hello", interrupt, Shown())
+        before = list(conversation.messages)
+        with pytest.raises(UserError, match="MLX could not go on with the reply .given: .malloc. Unable"):
+            conversation.turn("lost", interrupt, Shown(3, fail))
+        assert conversation.messages == before
+        expected, shown = cold(loaded, conversation, "go on"), Shown()
+        conversation.turn("go on", interrupt, shown)
+    assert shown.text == expected
 
 
 def test_stopped_before_the_reply_begins_the_message_does_not_stay(loaded):

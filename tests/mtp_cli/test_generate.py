@@ -6,6 +6,7 @@ from pathlib import Path
 
 import mtp_weights
 from mtp_weights.openblas import Blas
+from tests import tiny_tokenizer
 from tests.mtp_cli.conftest import CONTEXT, broken, error_line, mtp, without_template
 
 STATISTICS = """\
@@ -138,6 +139,23 @@ def test_penalties_change_the_text_and_speculation_does_not(pair):
     penalties = ("--repetition-penalty", "1.5", "--presence-penalty", "1", "--frequency-penalty", "0.5")
     plain = mtp(*common, *penalties, "--num-draft-tokens", "0").stdout
     assert mtp(*common, *penalties, "--num-draft-tokens", "4").stdout == plain != mtp(*common).stdout
+
+
+def test_xtc_leaves_out_no_line_break_and_no_token_that_ends_the_text(pair):
+    common = ("-p", "hello", "-m", "4", "--temp", "1", "--extra-eos-token", "x", *pair.options)
+    vocabulary = tiny_tokenizer._vocabulary()
+    sampling = report(*common, "--xtc-probability", "0.5")["sampling"]
+    assert {vocabulary[token] for token in ("\n", "<turn|>", "x")} <= set(sampling["xtc_special_tokens"])
+    assert report(*common)["sampling"]["xtc_special_tokens"] == []
+
+
+def test_min_p_keeps_as_many_tokens_as_it_is_told(pair):
+    common = ("-p", "hello", "-m", "12", "--temp", "3", "--min-p", "1", *pair.options)
+    greedy = report("-p", "hello", "-m", "12", *pair.options)["tokens"]
+    assert report(*common)["tokens"] == greedy
+    assert report(*common, "--min-tokens-to-keep", "9", "--seed", "1")["tokens"] != greedy
+    line = error_line(mtp("generate", *common, "--min-tokens-to-keep", "0"), 2)
+    assert line == "min_tokens_to_keep must be positive (given: 0)"
 
 
 def test_prefill_in_small_steps_changes_nothing(pair):

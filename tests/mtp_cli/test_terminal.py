@@ -21,7 +21,7 @@ def chat(pair, tmp_path):
 
 
 def test_turns_a_stopped_reply_another_turn_and_the_end(chat):
-    assert re.search(r" · drafts a round: 2 · greedy · /help, Ctrl-D leaves\n>>>$", chat.text)
+    assert re.search(r" · drafts a round: 2 · greedy\n/help shows what can be typed, Ctrl-D leaves\n>>>$", chat.text)
 
     chat.type("hello\r")
     shown = chat.expect(PROMPT)

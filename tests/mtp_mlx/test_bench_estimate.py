@@ -5,6 +5,7 @@ import pytest
 from mtp_mlx.bench.estimate import parts, predict
 from mtp_mlx.bench.estimate.parts import Part, drafter_part, target_parts, together
 from mtp_mlx.bench.estimate.predict import Estimate, _between, estimate, expected_tokens
+from mtp_mlx.bench.estimate.timing import Timer
 from mtp_mlx.bench.machine import this_machine
 from mtp_mlx.bench.spread import Spread
 from mtp_mlx.models import registry
@@ -87,3 +88,16 @@ def test_between_two_measurements_times_lie_on_a_line():
     known = {1: spread(1.0), 3: spread(2.0), 9: spread(8.0)}
     assert _between(known, 2).median == pytest.approx(1.5)
     assert _between(known, 3).median == pytest.approx(2.0)
+
+
+def test_what_waiting_takes_is_taken_off_but_never_everything():
+    timer = Timer()
+    timer.sync = 0.25
+    assert timer._without_waiting(1.0) == 0.75 and timer._without_waiting(0.2) == 0.1
+
+
+def test_quantized_parts_are_drawn_and_not_quantized():
+    config = TextConfig.from_dict(tiny.target_config("26b"))
+    for part in target_parts(config, Recipe.of(4), 30):
+        first, *_ = part.run(2)
+        assert first.shape[:2] == (1, 2) and not parts.mx.isnan(first).any().item()

@@ -116,3 +116,9 @@ def test_the_fastest_is_shown_closely():
     reports = [report(0), report(2)]
     best = max(reports, key=lambda each: each.overall.speed_up.median)
     assert fastest(reports) is best
+
+
+def test_a_sweep_goes_from_few_drafts_to_many():
+    drawing = charts.sweep([report(depth) for depth in ("auto", 10, 2)])
+    places = [drawing.index(f">{depth}<") for depth in ("2", "10", "auto")]
+    assert places == sorted(places)

@@ -14,6 +14,7 @@ from mtp_mlx.bench.spread import Spread
 from mtp_mlx.load import choose_threads
 from mtp_mlx.memory import ITEM_BYTES, estimated_bytes
 from mtp_mlx.models.registry import drafter_config, new_target, target_config
+from mtp_mlx.pairing import check_pair
 from mtp_weights.recipe import Recipe
 
 ROWS = (1, 2, 3, 4, 5, 7, 9)  # of a pass over the target; in between, times are taken to lie on a line
@@ -90,8 +91,13 @@ def estimate(
         recipe: how the target is quantized; None for 16 bits (on a CPU, 32). The drafter never is.
         context: tokens in the key-value store.
         progress: called with (parts done, parts in all).
+
+    Raises:
+        UserError: the configurations are not those of a known kind of target and a drafter of it.
     """
     config = target_config(target)
+    if drafter is not None:
+        check_pair(config, drafter_config(drafter))
     nbytes = [estimated_bytes(target, recipe, ITEM_BYTES)]
     nbytes += [] if drafter is None else [estimated_bytes(drafter, None, ITEM_BYTES)]
     choose_threads(new_target(config))

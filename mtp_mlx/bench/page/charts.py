@@ -6,6 +6,7 @@ and follows the reader's.
 
 from collections.abc import Sequence
 from io import StringIO
+from math import inf
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -93,7 +94,7 @@ def rounds_over_time(report: Report) -> str:
 
 def sweep(reports: Sequence[Report]) -> str:
     """Speed by the number of drafts a round, with 95 % intervals of the speed-up; "auto" comes last."""
-    ordered = sorted(reports, key=lambda report: (report.num_draft_tokens == "auto", str(report.num_draft_tokens)))
+    ordered = sorted(reports, key=lambda report: inf if report.num_draft_tokens == "auto" else report.num_draft_tokens)
     with rc_context(_STYLE):
         figure, axes = _axes(2.8)
         for n, report in enumerate(ordered):

@@ -39,6 +39,7 @@ def render_page(reports: Sequence[Report], title: str, verdict: str, facts: Sequ
         date=best.date,
         facts=facts,
         rows=[_row(summary) for summary in [*best.categories, best.overall]],
+        best=f"{best.num_draft_tokens} drafts a round, {best.num_tokens} tokens a run",
         sweep_rows=[_sweep_row(report) for report in reports] if len(reports) > 1 else [],
         charts=_charts(reports, best),
         prompts=[_prompt(result) for result in best.results],
