@@ -7,8 +7,8 @@ the estimate and after it, because machines drift; the quartiles show how much.
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 
@@ -27,14 +27,28 @@ GOAL = 0.2  # how far from the truth a prediction may be
 DRAFTER = {"hidden_size": 256, "intermediate_size": 1024, "num_attention_heads": 4}
 
 
-def seconds_a_round(runner: Runner, depths: Sequence[int], repeats: int) -> dict[int, list[float]]:
+@dataclass(frozen=True)
+class Truth:
+    """Rounds of one run: their mean seconds, and how many drafts they had in the mean: fewer near the end of a run."""
+
+    seconds: float
+    drafts: float
+
+    def predicted(self, found: Estimate) -> float:
+        """Seconds by the estimate, which is taken to lie on lines between its depths."""
+        known = {0: found.plain_seconds, **found.round_seconds}
+        return float(np.interp(self.drafts, list(known), [spread.median for spread in known.values()]))
+
+
+def measured(runner: Runner, depths: Sequence[int], repeats: int) -> dict[int, list[Truth]]:
     """By drafts a round, measured in turns."""
     prompt = np.random.default_rng(0).integers(200, 4000, size=CONTEXT - runner.num_tokens // 2).tolist()
-    found: dict[int, list[float]] = {depth: [] for depth in depths}
+    found: dict[int, list[Truth]] = {depth: [] for depth in depths}
     for _ in range(repeats):
         for depth in depths:
             run = runner.run(prompt, Way("mtp", depth) if depth else PLAIN)
-            found[depth].append(run.decode_seconds / run.speculation.rounds)
+            rounds = run.speculation.rounds
+            found[depth].append(Truth(run.decode_seconds / rounds, run.speculation.drafted / rounds))
     return found
 
 
@@ -42,28 +56,18 @@ def beside_the_truth(name: str, target: Path, drafter: Path, num_tokens: int, re
     """Estimated ÷ measured, for a plain step and for rounds."""
     model, _ = load_model(target)
     runner, depths = Runner(model, load_drafter(drafter, model), num_tokens), [0, *DEPTHS]
-    truth = seconds_a_round(runner, depths, repeats)
-    found: Estimate = estimate(name, read_config(target), read_config(drafter), None, CONTEXT)
-    for depth, later in seconds_a_round(runner, depths, repeats).items():
+    truth = measured(runner, depths, repeats)
+    found = estimate(name, read_config(target), read_config(drafter), None, CONTEXT)
+    for depth, later in measured(runner, depths, repeats).items():
         truth[depth] += later
-    figures = []
-    for depth in depths:
-        predicted = (found.round_seconds[depth] if depth else found.plain_seconds).median
-        what = f"{name}: {depth} drafts" if depth else f"{name}: plain step"
-        figures.append(Figure.of(f"{what}, measured", (1e3 * seconds for seconds in truth[depth]), "ms"))
-        ratios = [predicted / seconds for seconds in truth[depth]]
-        figures.append(Figure.of(f"{what}, estimated ÷ measured", ratios, "×"))
-    return [*figures, _furthest(name, found, truth)]
-
-
-def _furthest(name: str, found: Estimate, truth: dict[int, list[float]]) -> Figure:
-    """How far the worst of the predictions is from the truth: of speeds, and of speed-ups at any acceptance."""
-    plain = median(truth[0])
-    errors = [abs(found.plain_seconds.median / plain - 1)]
-    for depth, spread in found.round_seconds.items():
-        measured = median(truth[depth])
-        errors += [abs(spread.median / measured - 1), abs(found.cost(depth) / (measured / plain) - 1)]
-    return Figure.of(f"{name}: furthest from the truth", [max(errors)], "×", goal=GOAL, goal_is_limit=True)
+    figures, errors = [], []
+    for depth, runs in truth.items():
+        what = f"{name}: rounds of up to {depth} drafts" if depth else f"{name}: plain steps"
+        ratio = Figure.of(f"{what}, estimated ÷ measured", (run.predicted(found) / run.seconds for run in runs), "×")
+        figures += [Figure.of(f"{what}, measured", (1e3 * run.seconds for run in runs), "ms"), ratio]
+        errors.append(abs(ratio.spread.median - 1))
+    worst = Figure.of(f"{name}: furthest from the truth", [max(errors)], "×", goal=GOAL, goal_is_limit=True)
+    return [*figures, worst]
 
 
 def random_pair(parent: Path) -> tuple[Path, Path]:
