@@ -4,8 +4,6 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 from mtp_cli.console import note, stderr
 
 if TYPE_CHECKING:
@@ -24,6 +22,8 @@ class TrainView:
     """
 
     def __init__(self, iters: int, steps_per_report: int):
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
         self.iters, self.steps_per_report = iters, steps_per_report
         self.console = stderr()
         columns = [
