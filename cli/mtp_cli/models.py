@@ -47,7 +47,8 @@ def _print(listed: "list[Entry]", context: int) -> None:
     console = stdout(160)
     table = new_table(console)
     for name in ("name", "drafter", "bits", "download", f"memory at {context}", "fits", "cached"):
-        table.add_column(name, justify="right" if name.startswith(("bits", "down", "memory")) else "left")
+        justify = "right" if name.startswith(("bits", "down", "memory")) else "left"
+        table.add_column(name, justify=justify, no_wrap=name != "drafter", overflow="ellipsis")  # names stay whole
     for entry in listed:
         size = ("~" if entry.is_estimate else "") + gigabytes(entry.download_bytes)
         fits = "yes" if entry.fits else "no"
