@@ -1,5 +1,5 @@
 """The way of a checkpoint: `mtp convert`, then `mtp verify`, then `mtp bench` on what it wrote, for tiny pairs of the
-four architectures (an E4B differs from an E2B in sizes only); and mlx-lm's own command on the same folder."""
+five architectures (an E4B differs from an E2B in sizes only); and mlx-lm's own command on the same folder."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ WAYS = {
     "8bit": ["-q", "--q-bits", "8", "--q-group-size", "32"],
     "mixed": ["-q", "--quant-predicate", "mixed_3_6"],
 }
-ARCHITECTURES = ("e2b", "12b", "26b", "31b")
+ARCHITECTURES = ("e2b", "12b", "26b", "31b", "llama")
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,7 @@ def home(monkeypatch, tmp_path):
 
 def write_pair(name: str, folder: Path) -> dict[str, Path]:
     config = tiny.target_config(name, vocab_size=tiny_tokenizer.VOCAB_SIZE)
-    if config["hidden_size_per_layer_input"]:
+    if config.get("hidden_size_per_layer_input"):
         config["vocab_size_per_layer_input"] = tiny_tokenizer.VOCAB_SIZE
     target = tiny.write_target(folder / "target", config)
     tiny_tokenizer.write_tokenizer(target)

@@ -15,14 +15,22 @@ CONFIG = tiny.target_config("e2b", sliding_window=WINDOW)
 VOCABULARY = CONFIG["vocab_size"]
 
 
-@pytest.fixture(scope="module")
-def model():
-    return tiny.build_target(CONFIG)
+@pytest.fixture(scope="module", params=["e2b", "llama"])
+def config(request):
+    return tiny.target_config(request.param, sliding_window=WINDOW)
 
 
 @pytest.fixture(scope="module")
-def drafter():
-    return tiny.build_drafter(tiny.drafter_config(CONFIG, clustered=True))
+def model(config):
+    return tiny.build_target(config)
+
+
+@pytest.fixture(scope="module")
+def drafter(config):
+    return tiny.build_drafter(tiny.drafter_config(config, clustered=True))
+
+
+with_rings = pytest.mark.parametrize("config", ["e2b"], indirect=True)
 
 
 class Conversation:
@@ -73,6 +81,7 @@ def test_turns_past_the_window_process_only_new_tokens(model, drafter, drafting,
     assert conversation.processed == [9, 1 + 5, 1 + 6, 1 + 7]
 
 
+@with_rings
 def test_a_reply_that_was_rendered_otherwise_is_processed_again_from_the_prompt(model, drafter):
     conversation = Conversation(model, drafter)
     prompt = ids(30)
@@ -104,6 +113,7 @@ def test_the_same_prompt_again_processes_its_last_token(model):
     assert conversation.processed == [20, 1]
 
 
+@with_rings
 def test_what_a_template_adds_only_before_a_reply_costs_no_more_than_itself(model, drafter):
     conversation, added = Conversation(model, drafter), ids(4, seed=9)
     prompt = ids(30)
@@ -114,6 +124,7 @@ def test_what_a_template_adds_only_before_a_reply_costs_no_more_than_itself(mode
     assert conversation.processed == [34, 50 + 4, 4]
 
 
+@with_rings
 def test_undoing_a_turn_goes_back_to_the_one_before(model):
     conversation = Conversation(model)
     first = ids(30)
@@ -123,6 +134,18 @@ def test_undoing_a_turn_goes_back_to_the_one_before(model):
     assert conversation.processed == [30, 1 + 30, 2 + 20 + 9]
 
 
+@pytest.mark.parametrize("config", ["llama"], indirect=True)
+def test_without_rings_nothing_is_processed_twice_wherever_a_turn_goes_back_to(model, drafter):
+    conversation = Conversation(model, drafter)
+    prompt = ids(40)
+    reply = conversation.turn(prompt, 60)
+    conversation.turn(prompt + reply[:13] + ids(6, seed=1), 20)
+    conversation.turn(prompt[:17] + ids(9, seed=2), 20)
+    assert conversation.processed == [40, 6, 9]
+    assert conversation.cache.cache.checkpoints == []
+
+
+@with_rings
 def test_old_checkpoints_make_room_for_new_ones(model, monkeypatch):
     cache = model.make_cache()
     next(generate_step(ids(10), model, prompt_cache=cache))

@@ -8,6 +8,7 @@ import mlx.nn as nn
 import pytest
 from mlx.utils import tree_flatten
 from mlx_lm.models import gemma4_text as mlx_lm_gemma4_text
+from mlx_lm.models import llama as mlx_lm_llama
 from mlx_lm.utils import quantize_model
 
 from mtp_mlx import generate_step, load_drafter, load_model
@@ -39,13 +40,14 @@ def mixed(path: str, _: nn.Module) -> bool | dict:
     return not path.endswith(("o_proj", "per_layer_model_projection"))
 
 
-def mlx_lm_model(config: Config) -> mlx_lm_gemma4_text.Model:
-    model = mlx_lm_gemma4_text.Model(mlx_lm_gemma4_text.ModelArgs.from_dict(config))
+def mlx_lm_model(config: Config) -> nn.Module:
+    module = mlx_lm_llama if config["model_type"] == "llama" else mlx_lm_gemma4_text
+    model = module.Model(module.ModelArgs.from_dict(config))
     model.load_weights(list(random_weights(build_target(config)).items()))
     return model
 
 
-def write_quantized_target(folder: Path, config: Config, bits: int | str) -> mlx_lm_gemma4_text.Model:
+def write_quantized_target(folder: Path, config: Config, bits: int | str) -> nn.Module:
     """Converts with mlx-lm, whose own predicate keeps the router at 8 bits; returns its model."""
     predicate = mixed if bits == "mixed" else None
     model = mlx_lm_model(config)
@@ -114,6 +116,13 @@ def decode(model: Gemma4, drafter: Gemma4Assistant | None = None) -> list[int]:
     return [token for token, _, _ in steps]
 
 
+@pytest.mark.parametrize("drafter_bits", [None, 4])
+@pytest.mark.parametrize("target_bits", [4, 8])
+def test_llama(targets, drafters, plain_tokens, target_bits, drafter_bits):
+    drafter = drafters("llama", drafter_bits, clustered=True)
+    assert decode(targets("llama", target_bits), drafter) == plain_tokens("llama", target_bits)
+
+
 @pytest.mark.parametrize("drafter_bits", BITS)
 @pytest.mark.parametrize("target_bits", BITS)
 def test_every_combination_decodes_as_without_a_drafter(targets, drafters, plain_tokens, target_bits, drafter_bits):
@@ -131,7 +140,7 @@ def test_experts_and_full_head(targets, drafters, plain_tokens, target_bits, dra
 
 
 @pytest.mark.parametrize("bits", [4, 8, "mixed"])
-@pytest.mark.parametrize("name", ["e2b", "e4b", "31b", "26b"])
+@pytest.mark.parametrize("name", ["e2b", "e4b", "31b", "26b", "llama", "llama-scaled"])
 def test_target_computes_what_mlx_lms_does(name, bits, tmp_path):
     theirs = write_quantized_target(tmp_path / "target", target_config(name), bits)
     ours, _ = load_model(tmp_path / "target")
