@@ -32,21 +32,22 @@ ARCHITECTURES = {
 
 
 @cache
-def _config(architecture: str) -> tiny.Config:
+def config_of(architecture: str) -> tiny.Config:
+    """config.json of a target in this shape."""
     window = {} if architecture == "llama" else {"sliding_window": WINDOW}
     return tiny.target_config(architecture, **window, **ARCHITECTURES[architecture])
 
 
 @cache
 def target(architecture: str) -> tiny.Target:
-    return tiny.build_target(_config(architecture))
+    return tiny.build_target(config_of(architecture))
 
 
 @cache
 def drafter(architecture: str) -> tiny.Gemma4Assistant:
     kinds = [tiny.F] if architecture == "llama" else [tiny.S, tiny.F]
     layers = {"layer_types": kinds, "num_hidden_layers": len(kinds), "num_kv_shared_layers": len(kinds)}
-    return tiny.build_drafter(tiny.drafter_config(_config(architecture), clustered=True, **layers))
+    return tiny.build_drafter(tiny.drafter_config(config_of(architecture), clustered=True, **layers))
 
 
 def second_best(logprobs: mx.array) -> mx.array:
