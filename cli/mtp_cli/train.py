@@ -11,7 +11,7 @@ from mtp_cli.console import note, status
 from mtp_cli.download import bring
 from mtp_cli.interrupt import Interrupt, StoppedError
 from mtp_cli.train_estimate import print_estimate
-from mtp_cli.train_view import TrainView, shares
+from mtp_cli.train_view import TrainView, head_line, shares
 from mtp_weights.errors import MisuseError
 
 if TYPE_CHECKING:
@@ -120,6 +120,7 @@ def _begin(plan: "Plan", target, tokenizer, view: TrainView, interrupt: Interrup
         f"text: {text.train.num_tokens:,} tokens in {len(text.train)} rows to train on; to validate with, "
         f"{text.valid.num_tokens:,} tokens in {len(text.valid)} rows {held_out}"
     )
+    note(head_line(run.destination.config))
     if begun.steps_before:
         note(f"going on after step {begun.steps_before} of {run.settings.iters}")
     return begun

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mtp_cli.console import note, stderr
 
@@ -82,6 +82,15 @@ def evaluation_line(evaluation: "Evaluation") -> str:
     """How many drafts would be accepted, and the clusters' recall."""
     recall = "" if evaluation.recall is None else f"; {evaluation.recall:.1%} of the choices in the clusters scored"
     return f"{evaluation.mean_accepted:.2f} drafts accepted a round ({shares(evaluation.accepted)} by position){recall}"
+
+
+def head_line(config: dict[str, Any]) -> str:
+    """What kind of head a drafter with this config.json has, and why not another."""
+    vocabulary = config["text_config"]["vocab_size"]
+    if not config.get("use_ordered_embeddings"):
+        return f"head: full, all {vocabulary:,} tokens are scored (--num-centroids makes clusters of them)"
+    clusters, top = config["num_centroids"], config["centroid_intermediate_top_k"]
+    return f"head: {clusters} clusters of {vocabulary // clusters} tokens, the best {top} are scored"
 
 
 def shares(values: Sequence[float]) -> str:

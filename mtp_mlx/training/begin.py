@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 from mlx.utils import tree_map
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
@@ -95,13 +96,14 @@ def begin(plan: Plan, target: Target, tokenizer: TokenizerWrapper, progress: Pro
     identity = _identity(plan, of_target, text)
     if checkpoint is not None:
         check_same(checkpoint.identity, identity, plan.output)
-    drafter, config = first_drafter(plan, target)
+    config = first_config(plan, target)
     stops = tuple(sorted(tokenizer.eos_token_ids))
     parts = {"train": (text.train, settings.follow), "valid": (text.valid, settings.num_draft_tokens)}
     observed = {
         name: _observed(written / f"{name}-", target, rows, settings.top_k, follow, stops, progress)
         for name, (rows, follow) in parts.items()
     }
+    drafter = first_drafter(plan, target, config, observed["train"])
     extras = _extras(plan, target, text, config)
     destination = Destination(plan.output, config, extras, identity)
     every = {"save_every": plan.save_every, "steps_per_eval": plan.steps_per_eval}
@@ -109,18 +111,32 @@ def begin(plan: Plan, target: Target, tokenizer: TokenizerWrapper, progress: Pro
     return Begun(run, text, 0 if checkpoint is None else checkpoint.steps)
 
 
-def first_drafter(plan: Plan, target: Target) -> tuple[Gemma4Assistant, dict[str, Any]]:
-    """The drafter before its first step, in float32, and its config.json."""
-    mx.random.seed(plan.settings.seed)
+def first_config(plan: Plan, target: Target) -> dict[str, Any]:
+    """config.json of the drafter; what cannot be is refused before the target reads anything."""
     if plan.init is None:
         config = drafter_config(target.config, plan.shape)
-        return new_drafter(target, AssistantConfig.from_dict(config)), config
+        AssistantConfig.from_dict(config)
+        return config
     config = read_config(resolve(plan.init))
     if quantization_of(config) is not None:
         raise UserError("a quantized drafter cannot be trained", given=plan.init, fix="name the one in 16 bits")
+    load_drafter(plan.init, target)
+    return config
+
+
+def first_drafter(plan: Plan, target: Target, config: dict[str, Any], observed: Observations) -> Gemma4Assistant:
+    """The drafter before its first step, in float32.
+
+    Args:
+        observed: text, by which a new drafter's clusters are chosen.
+    """
+    mx.random.seed(plan.settings.seed)
+    if plan.init is None:
+        chosen = np.bincount(observed.arrays["ids"][..., 0].ravel(), minlength=target.config.vocab_size)
+        return new_drafter(target, AssistantConfig.from_dict(config), mx.array(chosen.astype(np.float32)))
     drafter = load_drafter(plan.init, target)
     drafter.update(tree_map(_trained, drafter.parameters()))
-    return drafter, config
+    return drafter
 
 
 def _trained(array: mx.array) -> mx.array:

@@ -84,7 +84,7 @@ def _continue(
 ) -> list[list[int]]:
     generator.insert(prompts, [length - len(ids) for ids in prompts], samplers=samplers)
     written: dict[int, list[int]] = {}
-    while tokens := generator.next():
+    while tokens := generator.next_generated():
         for token in tokens:
             if token.finish_reason is not None:
                 written[token.uid] = token.all_tokens

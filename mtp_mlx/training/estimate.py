@@ -14,7 +14,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from mtp_mlx.models.target import Target
-from mtp_mlx.training.begin import Plan, first_drafter
+from mtp_mlx.training.begin import Plan, first_config, first_drafter
 from mtp_mlx.training.continuations import continue_documents
 from mtp_mlx.training.prepare import prepare
 from mtp_mlx.training.rows import HELD_OUT, Rows, pack
@@ -90,7 +90,8 @@ def estimate(plan: Plan, target: Target, tokenizer: TokenizerWrapper) -> Estimat
         started = time.perf_counter()
         seen[follow] = look()
         seconds[follow] = (time.perf_counter() - started) / len(some)
-    drafter, config = first_drafter(plan, target)
+    config = first_config(plan, target)
+    drafter = first_drafter(plan, target, config, seen[settings.follow])
     run = Run(
         drafter,
         target,

@@ -8,15 +8,18 @@ from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
 from mtp_mlx.models.gemma4_config import AssistantConfig
 from mtp_mlx.models.target import Target
 from mtp_mlx.pairing import check_pair
-from mtp_mlx.training.clusters import cluster_tokens
+from mtp_mlx.training.clusters import cluster_centres, cluster_tokens
 
 
-def new_drafter(target: Target, config: AssistantConfig) -> Gemma4Assistant:
+def new_drafter(target: Target, config: AssistantConfig, usage: mx.array | None = None) -> Gemma4Assistant:
     """A drafter for `target`, ready to be trained.
 
     It thinks in the main directions of the target's head: its embedding is a PCA of it, and the projections lead into
     and out of that subspace. The clustered head starts with clusters of that embedding. Matrices within the layers are
     random.
+
+    Args:
+        usage: how often the target chooses each token [V], for the clusters.
 
     Raises:
         UserError: the configuration does not fit the target.
@@ -34,7 +37,7 @@ def new_drafter(target: Target, config: AssistantConfig) -> Gemma4Assistant:
     drafter.pre_projection.weight = mx.concatenate([read_basis, basis], axis=0).T * 0.5**0.5
     drafter.post_projection.weight = basis
     if config.use_ordered_embeddings:
-        _start_clusters(drafter)
+        _start_clusters(drafter, usage)
     mx.eval(drafter.parameters())
     return drafter
 
@@ -71,9 +74,10 @@ def _random(path: str, array: mx.array) -> mx.array:
     return array
 
 
-def _start_clusters(drafter: Gemma4Assistant) -> None:
+def _start_clusters(drafter: Gemma4Assistant, usage: mx.array | None) -> None:
     """Finds clusters in the embedding table, and brings the table to their order."""
     head, embedding = drafter.masked_embedding, drafter.model.embed_tokens
-    head.token_ordering = cluster_tokens(embedding.weight, head.num_centroids)
-    embedding.weight = embedding.weight[head.token_ordering]
-    head.centroids.weight = embedding.weight.reshape(head.num_centroids, head.cluster_size, -1).mean(axis=1)
+    table = embedding.weight
+    head.token_ordering = cluster_tokens(table, head.num_centroids, usage)
+    head.centroids.weight = cluster_centres(table, head.token_ordering, head.num_centroids, usage)
+    embedding.weight = table[head.token_ordering]

@@ -101,9 +101,6 @@ class Run:
     ):
         self.drafter, self.target, self.settings, self.destination = drafter, target, settings, destination
         self.save_every, self.steps_per_eval = save_every, steps_per_eval
-        batches = partial(Batches, drafter=drafter, num_steps=settings.num_draft_tokens, seed=settings.seed)
-        self.batches = batches(train, size=settings.batch_size)
-        self.valid = batches(valid, size=1)
         self.trainer = Trainer(
             drafter,
             target,
@@ -116,6 +113,9 @@ class Run:
         if checkpoint is not None:
             self.trainer.restore(checkpoint.state, checkpoint.steps)
             self.history = checkpoint.history
+        batches = partial(Batches, drafter=drafter, num_steps=settings.num_draft_tokens, seed=settings.seed)
+        self.batches = batches(train, size=settings.batch_size)
+        self.valid = batches(valid, size=1)
 
     @property
     def step(self) -> int:

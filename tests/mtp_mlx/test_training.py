@@ -23,7 +23,7 @@ from mtp_mlx.training import (
 )
 from mtp_mlx.training.batches import row_order
 from mtp_mlx.training.candidates import draw
-from mtp_mlx.training.clusters import cluster_tokens
+from mtp_mlx.training.clusters import cluster_centres, cluster_tokens
 from mtp_mlx.training.initialize import principal_directions
 from mtp_mlx.training.trainer import linear_decay
 from mtp_mlx.training.unroll import unroll
@@ -248,6 +248,20 @@ def test_clusters_are_equal_and_keep_neighbours_together():
     assert sorted(ordering.tolist()) == list(range(64))
     groups = [{i // 8 for i in range(64) if ids[i].item() in cluster} for cluster in ordering.reshape(8, 8).tolist()]
     assert all(len(group) == 1 for group in groups)
+
+
+def test_what_is_used_decides_where_clusters_lie():
+    points = mx.random.normal((64, 4))
+    assert mx.array_equal(cluster_tokens(points, 4, mx.full((64,), 7.0)), cluster_tokens(points, 4))
+    usage = mx.zeros(64)
+    usage[:4] = 1e6
+    ordering = cluster_tokens(points, 4, usage)
+    assert sorted(ordering.tolist()) == list(range(64))
+    centres = cluster_centres(points, ordering, 4, usage)
+    for cluster, centre in zip(ordering.reshape(4, 16).tolist(), centres, strict=True):
+        used = [token for token in cluster if token < 4]
+        if used:
+            np.testing.assert_allclose(centre, points[mx.array(used)].mean(axis=0), atol=0.1)
 
 
 @pytest.mark.parametrize("clusters", [3, 128])
