@@ -101,7 +101,7 @@ def main() -> None:
     np.random.seed(args.seed)
     data, adapters, output = (args.work / name for name in ("data", "adapters", "drafter"))
     started = time.process_time()
-    if not adapters.exists():
+    if not (adapters / "adapters.safetensors").exists():
         write_data(args.text, data, args.passages, args.seed)
         fine_tune(data, adapters, args.lora_steps, args.length)
     print(f"fine-tuned; {time.process_time() - started:.0f} s of CPU time", flush=True)
