@@ -74,6 +74,7 @@ _LLAMA: dict[str, Rule] = {
     "attention_bias": _BOOL_OR_NULL,
     "mlp_bias": _BOOL_OR_NULL,
     "rope_traditional": _BOOL_OR_NULL,
+    "hidden_act": ('"silu"', lambda value: value in (None, "silu", "swish")),
     "rope_theta": _POSITIVE_OR_NULL,
     "rope_scaling": _OBJECT_OR_NULL,
 }

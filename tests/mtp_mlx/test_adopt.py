@@ -13,7 +13,7 @@ from mlx_lm.tuner.utils import linear_to_lora_layers
 from mlx_lm.utils import load_model as mlx_lm_load_model
 from mlx_lm.utils import quantize_model
 
-from mtp_mlx import as_target, draft_tokens, generate_step, load_drafter, stream_generate
+from mtp_mlx import as_target, draft_tokens, generate_step, load_drafter, load_model, stream_generate
 from mtp_mlx.errors import UserError
 from tests.reference.cases import TOLERANCE, case, gap
 from tests.reference.names import WITH_GOLDENS
@@ -72,6 +72,15 @@ def test_same_arrays_and_the_same_logits(name, is_multimodal, tmp_path):
     if name in WITH_GOLDENS:
         golden = case(name).golden
         assert gap(ours(golden["ids"][None])[0], golden["logits"]) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", LLAMA)
+def test_a_llama_whose_head_is_its_embedding(name, tmp_path):
+    config = target_config(name, tie_word_embeddings=True)
+    folder = write_target(tmp_path / "target", config)
+    theirs, (ours, _) = loaded_by_mlx_lm(folder), load_model(folder)
+    assert gap(ours(IDS), theirs(IDS)) < TOLERANCE
+    assert gap(as_target(theirs)(IDS), theirs(IDS)) < TOLERANCE
 
 
 def test_adopting_takes_no_memory(tmp_path):

@@ -272,3 +272,35 @@ def test_null_is_as_absent_where_there_is_a_default():
     for field in ("rms_norm_eps", "max_position_embeddings", "enable_moe_block", "num_experts"):
         del config[field]
     assert nulls == TextConfig.from_dict(config)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden_act": "gelu"}, "hidden_act must be \"silu\" .given: 'gelu'"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_scaling.rope_type must be one of default, linear"),
+        ({"rope_scaling": {"type": "linear"}}, "rope_scaling lacks 'factor'"),
+        (
+            {"rope_parameters": {"rope_type": "llama3", "factor": -1}},
+            "rope_parameters.factor must be a positive number",
+        ),
+        ({"num_attention_heads": 3}, "must be a multiple of the key-value heads.*3 and 2"),
+        ({"num_attention_heads": 6}, "hidden_size must be a multiple of num_attention_heads .*64 and 6"),
+        ({"layer_types": [SLIDING] * 4}, "lacks 'sliding_window'"),
+        ({"layer_types": [FULL] * 3}, "layer_types must name 4 layers"),
+        ({"attention_bias": 1}, "attention_bias must be true, false or null"),
+        ({"intermediate_size": None}, "lacks 'intermediate_size'"),
+    ],
+)
+def test_wrong_llama_config(changes, message):
+    with pytest.raises(UserError, match=message) as error:
+        registry.target_config(target_config("llama") | changes)
+    assert "\n" not in str(error.value)
+
+
+def test_llama_heads_and_scaling_in_older_files():
+    old = target_config("llama", rope_scaling={"type": "linear", "factor": 2.0}, num_key_value_heads=None)
+    config = registry.target_config(old)
+    assert config.rope == {"rope_type": "linear", "factor": 2.0, "rope_theta": 10_000.0}
+    assert {(layer.num_key_value_heads, layer.head_dim) for layer in config.layers} == {(4, 16)}
+    assert config.sliding_window is None and config.kv_types == (FULL,)

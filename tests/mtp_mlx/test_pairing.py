@@ -89,6 +89,15 @@ def test_unofficial_target_is_told_what_to_look_for(tmp_path):
     )
 
 
+def test_sliding_layers_that_the_target_has_not(tmp_path):
+    config = drafter_config(target_config("llama-sliding"), clustered=True)
+    answer = refusal(build_target(target_config("llama")), folder_with(config, tmp_path))
+    assert answer == (
+        "wrong pair: the target has attention layers of full_attention, the drafter was trained for "
+        "full_attention and sliding_attention; use the drafter that was trained on this target"
+    )
+
+
 @pytest.mark.parametrize("dialect", ["gemma4_text", "gemma4"])
 def test_target_given_as_drafter(dialect, tmp_path):
     config = target_config("e2b", model_type=dialect)
