@@ -5,14 +5,14 @@ from collections.abc import Callable, Sequence
 from mtp_mlx.decoding.compiled import round_for
 from mtp_mlx.decoding.depth import FixedDepth
 from mtp_mlx.decoding.stream import TokenStream
-from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
+from mtp_mlx.models.drafter import Drafter
 from mtp_mlx.models.target import Target
 from mtp_mlx.speculation import Speculation
 
 
 def measure_acceptance(
     model: Target,
-    drafter: Gemma4Assistant,
+    drafter: Drafter,
     prompts: Sequence[list[int]],
     *,
     num_tokens: int = 64,

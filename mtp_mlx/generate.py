@@ -23,8 +23,8 @@ from mtp_mlx.decoding.sampling import LogitsProcessor, Sampler, log_softmax
 from mtp_mlx.decoding.stream import TokenStream
 from mtp_mlx.decoding.widths import Widths, exact_widths
 from mtp_mlx.kv_cache import KVCache
-from mtp_mlx.load import AnyTarget, as_target
-from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
+from mtp_mlx.load import AnyTarget, as_drafter, as_target
+from mtp_mlx.models.drafter import Drafter
 from mtp_mlx.models.target import Target
 from mtp_mlx.speculation import Speculation
 from mtp_mlx.stop_strings import StopStrings
@@ -76,7 +76,7 @@ def generate_step(
     prompt: Sequence[int] | mx.array,
     model: AnyTarget,
     *,
-    draft_model: Gemma4Assistant | None = None,
+    draft_model: Drafter | AnyTarget | None = None,
     num_draft_tokens: int | str = "auto",
     max_tokens: int = 256,
     sampler: Sampler | None = None,
@@ -91,7 +91,7 @@ def generate_step(
     Args:
         prompt: token ids, at least one; with a `prompt_cache`, those that it does not hold yet.
         model: the target, ours or one that `mlx_lm.load` returned.
-        draft_model: its drafter; None decodes plainly.
+        draft_model: its drafter, or a small target that drafts by itself; None decodes plainly.
         num_draft_tokens: drafts a round, or "auto".
         max_tokens: most tokens to emit; -1 for as many as the context holds.
         sampler: log-probabilities [N, V] -> ids [N]; None is greedy.
@@ -130,7 +130,7 @@ def stream_generate(
     tokenizer: TokenizerWrapper | PreTrainedTokenizerBase,
     prompt: Prompt,
     max_tokens: int = 256,
-    draft_model: Gemma4Assistant | None = None,
+    draft_model: Drafter | AnyTarget | None = None,
     *,
     num_draft_tokens: int | str = "auto",
     stop: str | Sequence[str] = (),
@@ -192,7 +192,7 @@ def generate(
 
 
 def draft_tokens(
-    model: AnyTarget, drafter: Gemma4Assistant, prompt_ids: Sequence[int] | mx.array, num_draft_tokens: int
+    model: AnyTarget, drafter: Drafter | AnyTarget, prompt_ids: Sequence[int] | mx.array, num_draft_tokens: int
 ) -> tuple[int, list[int]]:
     """What would be drafted after a prompt.
 
@@ -222,7 +222,7 @@ def _token_stream(
     model: Target,
     prompt: list[int],
     *,
-    draft_model: Gemma4Assistant | None,
+    draft_model: Drafter | None,
     num_draft_tokens: int | str,
     max_tokens: int,
     sampler: Sampler | None = None,
@@ -233,6 +233,7 @@ def _token_stream(
     **options,
 ) -> TokenStream:
     check_step_size(prefill_step_size)
+    draft_model = None if draft_model is None else as_drafter(draft_model)
     rule, controls = rule_for([sampler])
     cache = model.make_cache() if cache is None else cache
     widths = _exact_widths(model, cache, prompt, max_tokens, num_draft_tokens) if exact else None

@@ -112,6 +112,7 @@ class KVCache:
         self.ring = _round_up(config.sliding_window + 1 + 2 * self.max_rows, 8) if self.has_rings else 0
         self._entry = {owner: n for n, owner in enumerate(config.kv_owners)}
         self.checkpoints: list[Checkpoint] = []  # from the oldest place to the newest
+        self.beside: KVCache | None = None  # a stand-alone drafter's, which has the lengths of this one
 
     def __len__(self) -> int:
         return len(self.layers)
@@ -131,7 +132,8 @@ class KVCache:
 
     @property
     def nbytes(self) -> int:
-        return sum(layer.nbytes for layer in self.layers)
+        beside = 0 if self.beside is None else self.beside.nbytes
+        return beside + sum(layer.nbytes for layer in self.layers)
 
     @property
     def arrays(self) -> list[mx.array]:
@@ -165,6 +167,9 @@ class KVCache:
         for layer in self.layers:  # each by its own size: where growing was interrupted, it goes on now
             if layer.values is not None and not layer.layer.is_sliding and layer.values.shape[2] < self.capacity:
                 layer.grow(self.capacity, like=(layer.keys, layer.values))
+        if self.beside is not None:
+            self.beside.offset = self.offset
+            self.beside.reserve(rows + self.max_rows)  # drafting goes on from the last row that is accepted
 
     def require(self, tokens: int) -> None:
         """Plans for `tokens` from the first write on, so that buffers do not grow, and kernels change, on the way."""

@@ -17,11 +17,14 @@ from mlx_lm.tokenizer_utils import load as load_tokenizer_files
 
 from mtp_mlx.adapters import load_adapters
 from mtp_mlx.errors import UserError
+from mtp_mlx.models.drafter import Drafter
 from mtp_mlx.models.gemma4_assistant import Gemma4Assistant, to_cluster_order
+from mtp_mlx.models.gemma4_config import AssistantConfig
 from mtp_mlx.models.memo import weight_ids
-from mtp_mlx.models.registry import drafter_config, new_target, target_config
+from mtp_mlx.models.registry import TARGET_TYPES, drafter_config, new_target, target_config
+from mtp_mlx.models.standalone import StandaloneDrafter
 from mtp_mlx.models.target import Target
-from mtp_mlx.pairing import check_pair, check_tokenizers
+from mtp_mlx.pairing import check_pair, check_tokenizers, check_vocabularies
 from mtp_weights.layout import drafter_weights, target_weights
 from mtp_weights.locate import resolve
 from mtp_weights.openblas import use_threads
@@ -88,8 +91,10 @@ def load_tokenizer(path: Path, eos_token_ids: set[int]) -> TokenizerWrapper:
         ) from error
 
 
-def load_drafter(path_or_repo: str | Path, model: AnyTarget, *, draft_position: str = "next") -> Gemma4Assistant:
-    """Loads the MTP drafter of `model`. The pair is checked by its configurations before any weights are read.
+def load_drafter(path_or_repo: str | Path, model: AnyTarget, *, draft_position: str = "next") -> Drafter:
+    """Loads a drafter for `model`: its MTP drafter, or a small model that drafts by itself.
+
+    The pair is checked by its configurations before any weights are read.
 
     Args:
         path_or_repo: a local folder, a Hugging Face repository, or "auto" for the one that belongs to `model`.
@@ -104,16 +109,31 @@ def load_drafter(path_or_repo: str | Path, model: AnyTarget, *, draft_position: 
         path_or_repo = choose_drafter(target.name, target.config.model_type, target.config.hidden_size).name
     path = resolve(str(path_or_repo))
     raw = read_config(path)
-    config = drafter_config(raw)
-    check_pair(target.config, config)
+    alone = raw.get("model_type") in TARGET_TYPES
+    config = target_config(raw) if alone else drafter_config(raw)
+    (check_vocabularies if alone else check_pair)(target.config, config)
     if target.path is not None:
         check_tokenizers(target.path, path)
+    return as_drafter(load_model(path)[0]) if alone else _load_assistant(path, raw, config, draft_position)
+
+
+def _load_assistant(path: Path, raw: dict[str, Any], config: AssistantConfig, draft_position: str) -> Gemma4Assistant:
     weights = drafter_weights(read_weights(path))
     drafter = Gemma4Assistant(config, draft_position)
     _match(drafter, weights, raw)
     weights = to_cluster_order(weights)
     mx.eval(weights)  # frees the table as it was read before anything else takes memory
     _fill(drafter, weights)
+    return drafter
+
+
+def as_drafter(model: Drafter | AnyTarget) -> Drafter:
+    """The drafter itself, or for a target, ours or mlx-lm's, a drafter that drafts with it; the same one each time."""
+    if not isinstance(model, Target | mlx_lm_gemma4.Model | MlxLmModel):
+        return model
+    target = as_target(model)
+    drafter = target.memo.get("drafter", None) or StandaloneDrafter(target)
+    target.memo.put("drafter", drafter)
     return drafter
 
 

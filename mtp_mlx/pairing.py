@@ -25,6 +25,19 @@ def check_pair(target: DecoderConfig, drafter: AssistantConfig) -> None:
             )
 
 
+def check_vocabularies(target: DecoderConfig, drafter: DecoderConfig) -> None:
+    """Checks that a stand-alone drafter has the target's vocabulary.
+
+    Raises:
+        UserError: it has another one.
+    """
+    if target.vocab_size != drafter.vocab_size:
+        raise UserError(
+            f"wrong pair: the target has vocabulary size {target.vocab_size}, the drafter {drafter.vocab_size}",
+            fix="use a drafter of the target's family",
+        )
+
+
 def _requirements(target: DecoderConfig, drafter: AssistantConfig):
     """Pairs of what the target has and what the drafter expects, with a name for each."""
     types = {layer.layer_type for layer in drafter.text.layers}

@@ -11,6 +11,7 @@ from mtp_mlx.decoding.prefill import PREFILL_STEP_SIZE, Progress, prefill
 from mtp_mlx.decoding.sampling import LogitsProcessor
 from mtp_mlx.kv_cache import KVCache
 from mtp_mlx.load import AnyTarget, as_target
+from mtp_mlx.models.drafter import Drafter
 
 
 class PromptCache:
@@ -22,10 +23,11 @@ class PromptCache:
 
     Args:
         model: the target.
+        draft_model: the drafter that will be used, if any: one with a store of its own has to read the prompt too.
     """
 
-    def __init__(self, model: AnyTarget):
-        self.model = as_target(model)
+    def __init__(self, model: AnyTarget, draft_model: Drafter | None = None):
+        self.model, self.drafter = as_target(model), draft_model
         self.clear()
 
     def clear(self) -> None:
@@ -77,7 +79,9 @@ class PromptCache:
 
     def _prefill(self, start: int, end: int, step_size: int, progress: Progress | None) -> None:
         try:
-            prefill(self.model, mx.array([self._seen[start:end]]), self.cache, step_size, progress)
+            if self.drafter is not None:
+                self.drafter.join(self.cache)
+            prefill(self.model, mx.array([self._seen[start:end]]), self.cache, step_size, progress, self.drafter)
             mx.eval(self.cache.arrays)
         except BaseException:  # also Ctrl-C: the chunk may have overwritten what the rings held
             self.cache.rewind(self.cache.offset)

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import cache
 
 import mlx.core as mx
-import mlx.nn as nn
 
 from mtp_mlx import make_sampler
 from mtp_mlx.decoding.acceptance import rule_for
@@ -16,6 +15,7 @@ from mtp_mlx.decoding.round import Round
 from mtp_mlx.decoding.sampling import Sampler
 from mtp_mlx.decoding.stream import TokenStream
 from mtp_mlx.kv_cache import KVCache
+from mtp_mlx.models.drafter import Drafter
 from tests import tiny
 
 WINDOW, CONTINUATION = 12, 36
@@ -90,7 +90,7 @@ def alone(
     return [(each.token, each.logits) for each in TokenStream(Round(model, None, rule), store, prompt, **options)]
 
 
-class RowScripts(nn.Module):
+class RowScripts(Drafter):
     """Proposes to each slot from its own sequence's known continuation: right ones for some, wrong ones for others.
 
     It looks at the host's slots, so it works in eager rounds only.

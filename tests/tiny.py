@@ -19,6 +19,7 @@ from mlx.utils import tree_flatten
 from mtp_mlx.kv_cache import KVCache
 from mtp_mlx.models import registry
 from mtp_mlx.models.config import FULL, SLIDING
+from mtp_mlx.models.drafter import Drafter
 from mtp_mlx.models.gemma4_assistant import Gemma4Assistant, to_cluster_order
 from mtp_mlx.models.gemma4_config import AssistantConfig
 from mtp_mlx.models.llama import Llama
@@ -212,7 +213,7 @@ def build_drafter(config: Config, seed: int = 1, draft_position: str = "next") -
     return _with_weights(drafter, to_cluster_order(random_weights(drafter, seed)))
 
 
-class ScriptedDrafter(nn.Module):
+class ScriptedDrafter(Drafter):
     """Proposes from a known continuation, so that a test decides which drafts are right.
 
     Args:

@@ -26,8 +26,8 @@ from mtp_mlx.decoding.sampling import LogitsProcessor, Sampler
 from mtp_mlx.decoding.slots import take
 from mtp_mlx.errors import MisuseError
 from mtp_mlx.kv_cache import KVCache
-from mtp_mlx.load import AnyTarget, as_target
-from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
+from mtp_mlx.load import AnyTarget, as_drafter, as_target
+from mtp_mlx.models.drafter import Drafter
 
 MAX_TOKENS = 128  # mlx-lm's default, as is the next
 COMPLETION_BATCH_SIZE = 32
@@ -55,7 +55,7 @@ class BatchGenerator:
         self,
         model: AnyTarget,
         *,
-        draft_model: Gemma4Assistant | None = None,
+        draft_model: Drafter | AnyTarget | None = None,
         num_draft_tokens: int | str = "auto",
         max_tokens: int = MAX_TOKENS,
         stop_tokens: Sequence[Sequence[int]] | None = None,
@@ -70,15 +70,15 @@ class BatchGenerator:
         check_positive("prefill_batch_size", prefill_batch_size)
         check_positive("prefill_step_size", prefill_step_size)
         check_positive("admission_step_size", admission_step_size)
-        self.model, self.drafter, self.num_draft_tokens = as_target(model), draft_model, num_draft_tokens
+        self.model, self.drafter, self.num_draft_tokens = as_target(model), _for_batches(draft_model), num_draft_tokens
         self.max_tokens, self.stop_sequences = max_tokens, StopSequences(stop_tokens)
         self.sampler, self.processors = sampler, logits_processors or []
         self.completion_batch_size = max(completion_batch_size, prefill_batch_size)
         self.prefill_step_size, self.admission_step_size = prefill_step_size, admission_step_size
         self.counters = BatchStats()
-        self._depth_for(round_for(self.model, draft_model), 1)  # refuses a depth that cannot be
-        self._admission = Admission(self.model, draft_model)
-        self._batch = Batch(self.model, draft_model, self._depth_for)
+        self._depth_for(round_for(self.model, self.drafter), 1)  # refuses a depth that cannot be
+        self._admission = Admission(self.model, self.drafter)
+        self._batch = Batch(self.model, self.drafter, self._depth_for)
         self._running: list[Request] = []
         self._decided: list[Decided] = []  # by a round that is over, not looked at yet
         self._responses: list[BatchToken] = []  # not handed out yet
@@ -300,3 +300,14 @@ def _check_lengths(count: int, lists: dict[str, Sequence]) -> None:
     for name, values in lists.items():
         if len(values) != count:
             raise MisuseError(f"{name} must have one entry for each prompt, {count}", given=f"{len(values)} entries")
+
+
+def _for_batches(draft_model: Drafter | AnyTarget | None) -> Drafter | None:
+    drafter = None if draft_model is None else as_drafter(draft_model)
+    if drafter is not None and drafter.store_config is not None:
+        raise MisuseError(
+            "a batch needs an MTP drafter, which keeps no keys and values of its own",
+            given="a stand-alone drafter",
+            fix="use it for one sequence at a time",
+        )
+    return drafter

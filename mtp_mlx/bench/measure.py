@@ -31,7 +31,7 @@ from mtp_mlx.decoding.sampling import Sampling
 from mtp_mlx.errors import MisuseError, UserError
 from mtp_mlx.exactness import ExactWay, exact_way
 from mtp_mlx.kv_cache import MAX_DRAFT_TOKENS
-from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
+from mtp_mlx.models.drafter import Drafter
 from mtp_mlx.models.target import Target
 
 Progress = Callable[[int, int], None]
@@ -48,7 +48,7 @@ class Workload:
 
 def measure(
     model: Target,
-    drafter: Gemma4Assistant | None,
+    drafter: Drafter | None,
     workloads: Sequence[Workload],
     *,
     num_draft_tokens: int | str = "auto",
@@ -60,7 +60,7 @@ def measure(
 
 def measure_depths(
     model: Target,
-    drafter: Gemma4Assistant | None,
+    drafter: Drafter | None,
     workloads: Sequence[Workload],
     depths: Sequence[int | str],
     *,

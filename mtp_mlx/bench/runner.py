@@ -18,7 +18,7 @@ from mtp_mlx.decoding.round import Round
 from mtp_mlx.decoding.sampling import Controls, Sampling
 from mtp_mlx.decoding.stream import Emitted, TokenStream
 from mtp_mlx.decoding.widths import Widths
-from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
+from mtp_mlx.models.drafter import Drafter
 from mtp_mlx.models.target import Target
 
 # Functions are compiled for each buffer capacity and each number of drafts, of which there are a few dozen at most; a
@@ -53,7 +53,7 @@ class Runner:
     def __init__(
         self,
         model: Target,
-        drafter: Gemma4Assistant | None,
+        drafter: Drafter | None,
         num_tokens: int,
         sampler: Sampling = GREEDY,
         delay: float = 0.0,

@@ -12,10 +12,10 @@ import mlx.core as mx
 from mlx_lm.sample_utils import greedy_sampler
 
 from mtp_mlx.decoding import noise
-from mtp_mlx.decoding.drafts import Drafts, Pick
+from mtp_mlx.decoding.drafts import Drafts
 from mtp_mlx.decoding.sampling import Controls, Filters, Sampler, Sampling, distribution, draw, log_softmax
 from mtp_mlx.errors import MisuseError
-from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
+from mtp_mlx.models.drafter import Drafter, Pick
 
 # Medusa (Cai et al., arXiv 2401.10774), "typical acceptance": the values of its implementation.
 LENIENT_EPSILON, LENIENT_DELTA = 0.09, 0.3
@@ -151,7 +151,7 @@ class _Drawn:
     uniform: mx.array  # [B, k]
     steps: list[tuple] = field(default_factory=list)
 
-    def pick(self, drafter: Gemma4Assistant, h: mx.array) -> mx.array:
+    def pick(self, drafter: Drafter, h: mx.array) -> mx.array:
         ids, logits = drafter.candidates(h)
         probs = distribution(logits, self.filters, self.controls, self.controls.draft_temp)
         step = len(self.steps)
@@ -181,7 +181,7 @@ class Coupled:
     def propose(self, draft, positions, controls) -> Drafts:
         places = iter(mx.split(positions, positions.shape[1], axis=1))
 
-        def pick(drafter: Gemma4Assistant, h: mx.array) -> mx.array:
+        def pick(drafter: Drafter, h: mx.array) -> mx.array:
             ids, logits = drafter.candidates(h)
             probs = distribution(logits, self.filters, controls, controls.draft_temp)
             every = mx.arange(logits.shape[-1]) if ids is None else ids

@@ -18,7 +18,7 @@ from mtp_mlx.decoding.round import Outcome, Round, State
 from mtp_mlx.decoding.sampling import LogitsProcessor, Sampler
 from mtp_mlx.decoding.slots import batch_of, put, take
 from mtp_mlx.kv_cache import KVCache
-from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
+from mtp_mlx.models.drafter import Drafter
 from mtp_mlx.models.target import Target
 
 # The policy for so many slots.
@@ -64,7 +64,7 @@ class Decided:
 class Batch:
     """The slots of one pair. Sequences join and leave between rounds: after `finish`, before `dispatch`."""
 
-    def __init__(self, model: Target, drafter: Gemma4Assistant | None, depth_for: DepthFor):
+    def __init__(self, model: Target, drafter: Drafter | None, depth_for: DepthFor):
         self.model, self.drafter, self.depth_for = model, drafter, depth_for
         self.slots: list[Member | None] = []
         self.cache: KVCache | None = None

@@ -14,6 +14,7 @@ from mtp_mlx.decoding.round import Outcome, Round, State
 from mtp_mlx.decoding.sampling import Controls, LogitsProcessor
 from mtp_mlx.decoding.widths import Widths
 from mtp_mlx.kv_cache import KVCache
+from mtp_mlx.models.drafter import Drafter
 from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
 from mtp_mlx.models.memo import weight_ids
 from mtp_mlx.models.target import Target
@@ -29,7 +30,7 @@ class CompiledRound(Round):
     def __init__(
         self,
         model: Target,
-        drafter: Gemma4Assistant | None,
+        drafter: Drafter | None,
         rule: Rule | None = None,
         widths: Widths | None = None,
     ):
@@ -54,7 +55,11 @@ class CompiledRound(Round):
             return super().draft(cache, token, hidden, num_tokens)
         if num_tokens not in self._draft:
             self._draft[num_tokens] = mx.compile(lambda *arrays: self._trace_draft(num_tokens, *arrays))
-        drafts = self._draft[num_tokens](token, hidden, list(controls or ()), cache.arrays)
+        store = cache.beside
+        own = [] if store is None else store.arrays
+        drafts, own = self._draft[num_tokens](token, hidden, list(controls or ()), cache.arrays, own)
+        if store is not None:
+            store.arrays = own
         return State(token, hidden, Drafts(*drafts))
 
     def _trace_verify(
@@ -73,16 +78,19 @@ class CompiledRound(Round):
         hidden: mx.array,
         controls: list[mx.array],
         arrays: list[mx.array],
-    ) -> list[mx.array]:
+        own: list[mx.array],
+    ) -> tuple[list[mx.array], list[mx.array]]:
+        """`own` are the arrays of the drafter's store, where it has one; they come out as drafting leaves them."""
         self.traces += 1
         cache = KVCache.over(self.model.config, arrays)
+        cache.beside = KVCache.over(self.drafter.store_config, own) if own else None
         state = super().draft(cache, token, hidden, num_tokens, Controls(*controls) if controls else None)
-        return state.drafts.arrays
+        return state.drafts.arrays, cache.beside.arrays if own else []
 
 
 def round_for(
     model: Target,
-    drafter: Gemma4Assistant | None,
+    drafter: Drafter | None,
     rule: Rule | None = None,
     processors: Sequence[Sequence[LogitsProcessor]] = (),
     widths: Widths | None = None,

@@ -1,14 +1,8 @@
 """What a drafter proposed, and the distributions it drew from."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import mlx.core as mx
-
-from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
-
-# Chooses a draft from the drafter's hidden state [B, 1, D]: its id [B, 1].
-Pick = Callable[[Gemma4Assistant, mx.array], mx.array]
 
 
 @dataclass

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import mlx.core as mx
 
 from mtp_mlx.kv_cache import KVCache
+from mtp_mlx.models.drafter import Drafter
 from mtp_mlx.models.target import Target
 
 PREFILL_STEP_SIZE = 512  # mlx-lm's for speculative decoding
@@ -18,11 +19,13 @@ def prefill(
     cache: KVCache,
     step_size: int = PREFILL_STEP_SIZE,
     progress: Progress | None = None,
+    drafter: Drafter | None = None,
 ) -> mx.array:
     """Appends `prompt` [B, L] to the cache.
 
     Args:
         progress: called with (tokens processed, tokens in all), before the first chunk and after each but the last.
+        drafter: reads the prompt too, where it is one that does.
 
     Returns:
         The hidden state of the last token [B, 1, D], not yet evaluated.
@@ -34,5 +37,8 @@ def prefill(
             mx.clear_cache()  # the next chunk's arrays have other sizes
         if progress is not None:
             progress(start, total)
-        hidden = model.model.prefill(prompt[:, start : start + step_size], cache)
+        chunk = prompt[:, start : start + step_size]
+        hidden = model.model.prefill(chunk, cache)
+        if drafter is not None:
+            drafter.read(chunk, cache)
     return hidden

@@ -11,11 +11,11 @@ import mlx.core as mx
 
 from mtp_mlx.decoding.acceptance import Greedy, Rule
 from mtp_mlx.decoding.depth import MOST, AutoDepth
-from mtp_mlx.decoding.drafts import Drafts, Pick
+from mtp_mlx.decoding.drafts import Drafts
 from mtp_mlx.decoding.sampling import Controls, LogitsProcessor
 from mtp_mlx.decoding.widths import Widths
 from mtp_mlx.kv_cache import KVCache
-from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
+from mtp_mlx.models.drafter import Drafter, Pick
 from mtp_mlx.models.target import Target
 from mtp_mlx.steps import RowsStep
 
@@ -76,7 +76,7 @@ class Round:
     def __init__(
         self,
         model: Target,
-        drafter: Gemma4Assistant | None,
+        drafter: Drafter | None,
         rule: Rule | None = None,
         processors: Sequence[Sequence[LogitsProcessor]] = (),
         depths: dict[int, AutoDepth] | None = None,

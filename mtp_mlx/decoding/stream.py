@@ -93,7 +93,10 @@ class TokenStream:
     def prefill(self) -> tuple[Outcome, mx.array]:
         """Processes the prompt and chooses the first token; also gives the hidden state [1, 1, D] it came from."""
         prompt = mx.array([self.prompt])
-        hidden = prefill(self.round.model, prompt, self.cache, self.prefill_step_size, self.progress)
+        drafter = self.round.drafter
+        if drafter is not None:
+            drafter.join(self.cache)
+        hidden = prefill(self.round.model, prompt, self.cache, self.prefill_step_size, self.progress, drafter)
         outcome = self.round.first(self.cache, hidden, self.prompt, self.controls)
         mx.async_eval(outcome.decided, outcome.logits, hidden, self.cache.arrays)
         return outcome, hidden

@@ -16,6 +16,7 @@ import mlx.nn as nn
 from mtp_mlx.errors import MisuseError
 from mtp_mlx.kv_cache import KVCache
 from mtp_mlx.models.clustered_head import ClusteredHead
+from mtp_mlx.models.drafter import Drafter, Pick
 from mtp_mlx.models.gemma4 import Gemma4TextModel
 from mtp_mlx.models.gemma4_config import AssistantConfig
 from mtp_mlx.models.target import Target
@@ -24,7 +25,7 @@ from mtp_mlx.steps import DraftStep
 DRAFT_POSITIONS = ("next", "last_cached")
 
 
-class Gemma4Assistant(nn.Module):
+class Gemma4Assistant(Drafter):
     """The drafter.
 
     Attributes:
@@ -54,21 +55,9 @@ class Gemma4Assistant(nn.Module):
         token: mx.array,
         hidden: mx.array,
         num_tokens: int,
-        pick: Callable[["Gemma4Assistant", mx.array], mx.array] | None = None,
+        pick: Pick | None = None,
     ) -> mx.array:
-        """Proposes the tokens after `token`.
-
-        Args:
-            target: the model whose embedding and keys and values are read.
-            cache: the target's store; it holds everything before `token`.
-            token: last token of each slot, [B, 1].
-            hidden: the target's hidden state after its final norm where `token` came from, [B, 1, backbone].
-            num_tokens: how many to propose.
-            pick: chooses each from the drafter and its hidden state [B, 1, D] -> id [B, 1]; None takes the likeliest.
-
-        Returns:
-            Token ids [B, num_tokens].
-        """
+        """Proposes the tokens after `token`; see `Drafter.draft`."""
         step = DraftStep(cache, self.draft_position)
         drafts = []
         for _ in range(num_tokens):
@@ -96,10 +85,6 @@ class Gemma4Assistant(nn.Module):
         return mx.argmax(self.model.embed_tokens.as_linear(h), axis=-1)
 
     def candidates(self, h: mx.array) -> tuple[mx.array | None, mx.array]:
-        """What may be drafted from hidden states [B, L, D]: ids and their logits, both [B, L, C].
-
-        Ids are None where every token may: C is the vocabulary then.
-        """
         if self.config.use_ordered_embeddings:
             return self.masked_embedding.candidates(h, self.model.embed_tokens)
         return None, self.model.embed_tokens.as_linear(h)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import cache
 
 import mlx.core as mx
-import mlx.nn as nn
 import numpy as np
 import pytest
 from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p
@@ -22,6 +21,7 @@ from mtp_mlx.decoding.prefill import prefill
 from mtp_mlx.decoding.round import Round
 from mtp_mlx.decoding.sampling import Controls, Filters, Sampling, distribution, draw, log_softmax
 from mtp_mlx.models.config import FULL, SLIDING
+from mtp_mlx.models.drafter import Drafter
 from mtp_mlx.sampler import make_sampler
 from tests import tiny
 
@@ -95,7 +95,7 @@ def exact(temp: float, filters: str) -> list[np.ndarray]:
     return marginals
 
 
-class TableDrafter(nn.Module):
+class TableDrafter(Drafter):
     """Proposes by the last token alone: logits [V, V], of which `candidates` columns a row may be drafted."""
 
     def __init__(self, kind: str, candidates: int | None):

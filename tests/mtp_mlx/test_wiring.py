@@ -18,6 +18,7 @@ from mtp_mlx.decoding.stream import TokenStream
 from mtp_mlx.errors import MisuseError
 from mtp_mlx.kv_cache import KVCache
 from mtp_mlx.models.config import FULL, SLIDING
+from mtp_mlx.models.drafter import Drafter
 from mtp_mlx.models.gemma4 import Gemma4
 from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
 from mtp_mlx.steps import DraftStep
@@ -172,7 +173,7 @@ def test_drafts_of_every_round_are_those_of_a_first_round(name, head):
         assert mx.array_equal(drafts, drafter.draft(target, cold, token, hidden, drafts.shape[1]))
 
 
-class Spy(nn.Module):
+class Spy(Drafter):
     """Proposes what `script` does, and notes what `drafter` would have: (cached tokens, last token, drafts)."""
 
     def __init__(self, drafter: Gemma4Assistant, script: ScriptedDrafter):
