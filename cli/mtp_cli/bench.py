@@ -1,6 +1,6 @@
 """`mtp bench`: how much faster MTP is than plain decoding, on this machine."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +15,14 @@ from mtp_cli.bench_estimate import print_estimate
 from mtp_cli.bench_output import JSON, TABLE, print_result
 from mtp_cli.bench_report import write_report
 from mtp_cli.console import progress_bar, status
-from mtp_cli.pair import Pair, PairOptions, load_pair
+from mtp_cli.pair import Pair, PairOptions, drafters_of, load_pair
 from mtp_cli.sampling import SamplingOptions
 from mtp_weights.errors import MisuseError
 
 if TYPE_CHECKING:
     from mtp_mlx.bench.measure import Progress, Workload
     from mtp_mlx.bench.report import Report
+    from mtp_mlx.models.drafter import Drafter
 
 ESTIMATE_CONTEXT = "512"
 
@@ -47,6 +48,7 @@ def bench(
     q_bits: bench_options.QBits = None,
     model: options.Model = "demo",
     draft_model: options.DraftModel = "auto",
+    drafters: bench_options.Drafters = None,
     no_draft: options.NoDraft = False,
     num_draft_tokens: bench_options.Depths = "auto",
     draft_position: options.DraftPosition = None,
@@ -64,7 +66,8 @@ def bench(
     if context.invoked_subcommand is not None:
         return
     if estimate is not None:
-        _check_estimate(suite=suite, prompts=prompts, batch_sizes=batch_sizes, report=report, adapter_path=adapter_path)
+        others = {"batch_sizes": batch_sizes, "report": report, "adapter_path": adapter_path, "drafters": drafters}
+        _check_estimate(suite=suite, prompts=prompts, **others)
         as_json = as_json or _json_for("--estimate", output)
         length = bench_options.numbers(prompt_tokens or ESTIMATE_CONTEXT, "--prompt-tokens")[0]
         print_estimate(estimate, None if no_draft else draft_model, q_bits, length, as_json)
@@ -73,25 +76,27 @@ def bench(
         raise MisuseError("--q-bits goes with --estimate", fix="mtp convert quantizes a checkpoint")
     if suite is not None and prompts is not None:
         raise MisuseError("--suite and --prompts exclude each other", fix="give one of them")
+    names = bench_options.drafters(drafters, draft_model, no_draft)
     if lenient and no_draft:
         raise MisuseError("--lenient needs a drafter", fix="leave out --no-draft")
     depths, lengths = bench_options.depths(num_draft_tokens), bench_options.numbers(num_tokens, "--num-tokens")
     sizes = parse_sizes(batch_sizes)
     if sizes is not None:
         as_json = as_json or _json_for("--batch-sizes", output)
-        _check_batches(lenient, exact, len(depths) + len(lengths) > 2, report is not None)
+        _check_batches(lenient, exact, len(depths) + len(lengths) + len(names) > 3, report is not None)
     rest = exact, force, adapter_path, draft_position
     # Every depth is checked; which pair is loaded does not depend on it.
-    pair_options, *_ = [PairOptions.of(model, draft_model, no_draft, str(depth), *rest) for depth in depths]
+    pair_options, *_ = [PairOptions.of(model, names[0], no_draft, str(depth), *rest) for depth in depths]
     sampling = SamplingOptions(temp, top_p, top_k, min_p, seed=seed).check()
     choice = Choice(_suites(suite), prompts, limit, prompt_tokens and bench_options.numbers(prompt_tokens, "-p"))
     pair = load_pair(pair_options)
+    drafting = drafters_of(pair, names[1:])
     sampling = sampling.of_model(pair.model, pair.tokenizer)
     workloads = choice.workloads(pair)
     if sizes is not None:
         bench_batches(pair, workloads, sizes, sampling, num_tokens=lengths[0], repeats=repeats, as_json=as_json)
         return
-    reports = Measured(depths, lengths, repeats, delay, lenient, exact).reports(pair, workloads, sampling)
+    reports = Measured(depths, lengths, repeats, delay, lenient, exact).reports(pair, drafting, workloads, sampling)
     if report is not None:
         write_report(report, reports, pair, sampling)
     print_result(JSON if as_json else output, reports, pair, sampling)
@@ -119,7 +124,7 @@ def _check_batches(lenient: bool, exact: bool, several: bool, page: bool) -> Non
     if lenient:
         raise MisuseError("--batch-sizes does not go with --lenient", fix="leave one out")
     if several:
-        raise MisuseError("--batch-sizes needs one --num-draft-tokens and one --num-tokens", fix="give one of each")
+        raise MisuseError("--batch-sizes needs one drafter, one --num-draft-tokens and one --num-tokens", fix="give one of each")
     if page:
         raise MisuseError("--batch-sizes writes no page", fix="leave out --report")
 
@@ -162,18 +167,24 @@ class Measured:
     lenient: bool
     exact: bool
 
-    def reports(self, pair: Pair, workloads: "Sequence[Workload]", sampling: SamplingOptions) -> "list[Report]":
-        """A report for each length of output and each depth."""
-        from mtp_mlx.bench.measure import measure_depths
+    def reports(
+        self,
+        pair: Pair,
+        drafters: "Mapping[str, Drafter]",
+        workloads: "Sequence[Workload]",
+        sampling: SamplingOptions,
+    ) -> "list[Report]":
+        """A report for each length of output, each drafter and each depth."""
+        from mtp_mlx.bench.measure import measure_drafters
 
         found = []
         for length in self.lengths:
             with _progress() as progress:
-                found += measure_depths(
+                found += measure_drafters(
                     pair.model,
-                    pair.drafter,
+                    drafters,
                     workloads,
-                    self.depths if pair.drafter is not None else self.depths[:1],
+                    self.depths,
                     num_tokens=length,
                     repeats=self.repeats,
                     sampler=sampling.sampler(),

@@ -38,6 +38,18 @@ def depths(text: str) -> list[int | str]:
     return list(dict.fromkeys(found))
 
 
+def drafters(text: str | None, draft_model: str, no_draft: bool) -> list[str]:
+    """The drafters to measure: those of a list, or the one there is."""
+    if text is None:
+        return [draft_model]
+    if draft_model != "auto" or no_draft:
+        raise MisuseError("--drafters goes with neither --draft-model nor --no-draft", fix="name all in --drafters")
+    names = [name.strip() for name in text.split(",")]
+    if not all(names) or len(set(names)) < len(names):
+        raise MisuseError("--drafters must be different names with commas between them", given=text)
+    return names
+
+
 def check_delay(value: float) -> float:
     """Refuses times that cannot be waited for."""
     if not 0 <= value <= 3600:
@@ -114,6 +126,15 @@ Estimate = Annotated[
 ]
 QBits = Annotated[
     int | None, typer.Option("--q-bits", metavar="N", help="Bits of the target's weights in an estimate.")
+]
+Drafters = Annotated[
+    str | None,
+    typer.Option(
+        "--drafters",
+        metavar="A,B,…",
+        help="Compare these drafters instead, each named as --draft-model is: MTP drafters, or small models that "
+        "draft by themselves.",
+    ),
 ]
 Depths = Annotated[
     str,

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from mtp_cli.bench_drafters import drafters_table, short_name
 from mtp_cli.bench_facts import facts, machine_facts, verdict
 from mtp_cli.pair import Pair
 from mtp_cli.sampling import SamplingOptions
@@ -54,6 +55,9 @@ def _print_several(console: Console, reports: "Sequence[Report]") -> None:
     best = max((report for report in reports if report.overall.speed_up), key=_speed_up, default=None)
     if best is not None:
         at = f"{best.num_draft_tokens} drafts a round, {best.num_tokens} tokens a run"
+        if len({report.drafter for report in reports}) > 1:
+            console.print(drafters_table(new_table(console), reports), "")
+            at = f"{short_name(best.drafter)}, {at}"
         console.print(
             f"fastest next to plain decoding: {at}. {verdict(best)}\n", style="bold", markup=False, soft_wrap=True
         )
@@ -86,12 +90,15 @@ def _table(console: Console, report: "Report") -> Table:
 
 def _sweep_table(console: Console, reports: "Sequence[Report]") -> Table:
     """A row for each report, and, where they have several categories that are lengths, for each of those."""
-    table = _empty(console, "drafts", "tokens\na run", "prompts", *_FIGURES)
+    several = len({report.drafter for report in reports}) > 1
+    table = _empty(console, *(["drafter"] if several else []), "drafts", "tokens\na run", "prompts", *_FIGURES)
     for report in reports:
+        name = [short_name(report.drafter)] if several else []
         every = report.categories if _by_length(report) else [report.overall]
         for summary in every:
             prompts = summary.category if _by_length(report) else str(summary.prompts)
-            table.add_row(str(report.num_draft_tokens), str(report.num_tokens), prompts, *_figures(summary))
+            row = [*name, str(report.num_draft_tokens), str(report.num_tokens), prompts]
+            table.add_row(*row, *_figures(summary))
     return table
 
 

@@ -1,6 +1,6 @@
 """Loads what the options name: a target, its tokenizer, and its drafter."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from mtp_weights.errors import MisuseError, UserError
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-    from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
+    from mtp_mlx.models.drafter import Drafter
     from mtp_mlx.models.target import Target
 
 USUAL_CONTEXT = 4096  # tokens of a long chat
@@ -66,7 +66,7 @@ class Pair:
 
     model: "Target"
     tokenizer: "TokenizerWrapper"
-    drafter: "Gemma4Assistant | None"
+    drafter: "Drafter | None"
     options: PairOptions
     drafter_name: str | None = None
 
@@ -119,6 +119,16 @@ def load_pair(options: PairOptions, context: int = USUAL_CONTEXT) -> Pair:
     return Pair(model, tokenizer, loaded, options, drafter)
 
 
+def drafters_of(pair: Pair, others: Sequence[str]) -> "dict[str, Drafter]":
+    """The drafter of `pair` and `others` for its target, by name; none where it has none."""
+    found = {} if pair.drafter is None else {pair.drafter_name: pair.drafter}
+    for name in others:
+        with _explained():
+            folder = bring(name)
+        found[name] = _load_drafter(pair.options, name, folder, pair.model)
+    return found
+
+
 def _warn_of_slow_blas() -> None:
     import mtp_weights
     from mtp_mlx.memory import ON_CPU
@@ -159,7 +169,7 @@ def _check_memory(options: PairOptions, target: Path, drafter: Path | None, cont
     note(f"the pair needs {gigabytes(need.total)} of memory, of {gigabytes(available())} that a model can have here")
 
 
-def _load_drafter(options: PairOptions, name: str, folder: Path, model: "Target") -> "Gemma4Assistant":
+def _load_drafter(options: PairOptions, name: str, folder: Path, model: "Target") -> "Drafter":
     from mtp_mlx import load_drafter
     from mtp_weights.preferences import draft_position
 

@@ -96,7 +96,7 @@ def compare(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -
 
 
 def _key(report: dict[str, Any]) -> tuple:
-    return report["num_draft_tokens"], report["num_tokens"]
+    return report["num_draft_tokens"], report["num_tokens"], report.get("drafter")
 
 
 def _compare(before: dict[str, Any], after: dict[str, Any]) -> Comparison:

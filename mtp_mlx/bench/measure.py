@@ -9,13 +9,14 @@
   are reported. Draws without a seed have the same distribution, but differ.
 - The lenient rule, where it is asked for, is a way of its own, and how far it departs from the target's choices is
   measured.
-- Several depths are as many ways, beside one and the same plain decoding.
+- Several depths, and several drafters, are as many ways, beside one and the same plain decoding.
 """
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import product
 from statistics import mean
 
 from mlx.utils import tree_flatten
@@ -54,13 +55,20 @@ def measure(
     num_draft_tokens: int | str = "auto",
     **options,
 ) -> Report:
-    """Measures plain decoding and, with a drafter, MTP at one depth; see `measure_depths`."""
+    """Measures plain decoding and, with a drafter, MTP at one depth; see `measure_drafters`."""
     return measure_depths(model, drafter, workloads, [num_draft_tokens], **options)[0]
 
 
 def measure_depths(
+    model: Target, drafter: Drafter | None, workloads: Sequence[Workload], depths: Sequence[int | str], **options
+) -> list[Report]:
+    """Measures plain decoding and, with a drafter, MTP at each of the depths; see `measure_drafters`."""
+    return measure_drafters(model, {} if drafter is None else {"": drafter}, workloads, depths, **options)
+
+
+def measure_drafters(
     model: Target,
-    drafter: Drafter | None,
+    drafters: Mapping[str, Drafter],
     workloads: Sequence[Workload],
     depths: Sequence[int | str],
     *,
@@ -72,9 +80,10 @@ def measure_depths(
     delay: float = 0.0,
     progress: Progress | None = None,
 ) -> list[Report]:
-    """Measures plain decoding and, with a drafter, MTP at each of the depths.
+    """Measures plain decoding and speculation with each of the drafters at each of the depths.
 
     Args:
+        drafters: by the name that the reports give them; none for plain decoding only.
         depths: drafts a round, numbers or "auto".
         num_tokens: to emit in each run, at least 2.
         repeats: runs of each prompt and way.
@@ -85,7 +94,7 @@ def measure_depths(
         progress: called with (runs done, runs in all), first when warming up is done.
 
     Returns:
-        A report for each depth; the plain runs in them are the same.
+        A report for each drafter and depth; the plain runs in them are the same. Without a drafter, one.
 
     Raises:
         MisuseError: too few tokens or repeats, or a prompt that leaves no room for them in the context.
@@ -95,11 +104,12 @@ def measure_depths(
     _check(model, workloads, num_tokens, repeats)
     longest = max(len(work.ids) for work in workloads) + num_tokens
     way = exact_way(model, longest, _deepest(depths)) if exact else None
-    runner = Runner(model, drafter, num_tokens, sampler, delay, way and way.widths, longest)
+    runner = Runner(model, drafters, num_tokens, sampler, delay, way and way.widths, longest)
     bench = _Bench(runner, depths, lenient, way)
     bench.run_all(workloads, repeats, progress or (lambda done, total: None))
     bench.check_drafted()
-    return [bench.report(workloads, repeats, depth) for depth in depths]
+    drafting = [way for way in bench.ways if way.rule == "mtp"]
+    return [bench.report(workloads, repeats, way) for way in drafting or [PLAIN]]
 
 
 def _check(model: Target, workloads: Sequence[Workload], num_tokens: int, repeats: int) -> None:
@@ -131,9 +141,10 @@ class _Bench:
         self, runner: Runner, depths: Sequence[int | str], lenient: bool = False, exact: ExactWay | None = None
     ):
         self.exact = exact
-        self.runner, self.model, self.drafter, self.sampler = runner, runner.model, runner.drafter, runner.sampler
-        rules = () if self.drafter is None else ("mtp", "lenient") if lenient else ("mtp",)
-        self.ways = [PLAIN, *(Way(rule, depth) for depth in depths for rule in rules)]
+        self.runner, self.model, self.drafters, self.sampler = runner, runner.model, runner.drafters, runner.sampler
+        rules = ("mtp", "lenient") if lenient else ("mtp",)
+        choices = product(self.drafters, depths, rules)
+        self.ways = [PLAIN, *(Way(rule, depth, name) for name, depth, rule in choices)]
         self.runs: dict[tuple[int, Way], list[Run]] = {}  # by the number of the prompt
 
     def run_all(self, workloads: Sequence[Workload], repeats: int, progress: Progress) -> None:
@@ -158,31 +169,30 @@ class _Bench:
             given = f"{self.runner.num_tokens} tokens a prompt"
             raise UserError("nothing was drafted", given=given, fix="measure more tokens")
 
-    def report(self, workloads: Sequence[Workload], repeats: int, depth: int | str) -> Report:
-        way = PLAIN if self.drafter is None else Way("mtp", depth)
-        results = [self.result(n, work, depth) for n, work in enumerate(workloads)]
+    def report(self, workloads: Sequence[Workload], repeats: int, way: Way) -> Report:
+        results = [self.result(n, work, way) for n, work in enumerate(workloads)]
         samples = list({work.category: work.ids for work in reversed(workloads)}.values())  # the first of each
         return Report(
             model=self.model.name,
+            drafter=way.drafter,
             date=datetime.now().astimezone().isoformat(timespec="seconds"),
             num_tokens=self.runner.num_tokens,
             repeats=repeats,
             num_draft_tokens=way.drafts,
             sampler=self.sampler,
             machine=this_machine(),
-            memory=self.memory(results),
+            memory=self.memory(results, way),
             results=results,
-            roofline=self.roofline(results),
+            roofline=self.roofline(results, way),
             phases=mean_phases([self.runner.phases(ids, way) for ids in samples]),
             energy=self.energy(samples, way),
             exact=self.exact,
         )
 
-    def result(self, prompt: int, work: Workload, depth: int | str) -> PromptResult:
-        """All runs of a prompt at one depth, with how MTP's output compares."""
-        plain, mtp, lenient = (
-            self.runs.get((prompt, way), []) for way in (PLAIN, Way("mtp", depth), Way("lenient", depth))
-        )
+    def result(self, prompt: int, work: Workload, way: Way) -> PromptResult:
+        """All runs of a prompt with one drafter at one depth, with how its output compares."""
+        ways = (PLAIN, way._replace(rule="mtp"), way._replace(rule="lenient"))
+        plain, mtp, lenient = (self.runs.get((prompt, each), []) for each in ways)
         compared = self.sampler.is_reproducible
         return PromptResult(
             work.category,
@@ -206,28 +216,30 @@ class _Bench:
 
         return Energy(joules(PLAIN), None if way == PLAIN else joules(way))
 
-    def roofline(self, results: Sequence[PromptResult]) -> Roofline:
-        bandwidth = memory_bandwidth()
+    def roofline(self, results: Sequence[PromptResult], way: Way) -> Roofline:
+        bandwidth, drafter = memory_bandwidth(), self.drafters.get(way.drafter)
         plain = [run for result in results for run in result.plain]
         mtp = [run for result in results for run in result.mtp]
-        return Roofline(bandwidth, self._share(plain, bandwidth), self._share(mtp, bandwidth) if mtp else None)
+        share = self._share(mtp, bandwidth, drafter) if mtp else None
+        return Roofline(bandwidth, self._share(plain, bandwidth, None), share)
 
-    def _share(self, runs: Sequence[Run], bandwidth: float) -> float:
+    def _share(self, runs: Sequence[Run], bandwidth: float, drafter: Drafter | None) -> float:
         """Of the bandwidth, by the weights that each round of `runs` had to read."""
         shares = []
         for run in runs:
             rounds = run.speculation.rounds
             drafts = run.speculation.drafted / rounds
-            read = target_bytes(self.model, 1 + drafts) + (drafts * drafter_bytes(self.drafter) if drafts else 0)
+            read = target_bytes(self.model, 1 + drafts) + (drafts * drafter_bytes(drafter) if drafts else 0)
             shares.append(read * rounds / run.decode_seconds / bandwidth)
         return mean(shares)
 
-    def memory(self, results: Sequence[PromptResult]) -> Memory:
+    def memory(self, results: Sequence[PromptResult], way: Way) -> Memory:
+        drafter = self.drafters.get(way.drafter)
         mtp = [run.peak_memory for result in results for run in result.mtp]
         return Memory(
             target=_nbytes(self.model),
-            drafter=0 if self.drafter is None else _nbytes(self.drafter),
-            key_values=self.runner.key_values,
+            drafter=0 if drafter is None else _nbytes(drafter),
+            key_values=self.runner.key_values[way],
             plain_peak=max(run.peak_memory for result in results for run in result.plain),
             mtp_peak=max(mtp) if mtp else None,
         )

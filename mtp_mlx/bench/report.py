@@ -27,15 +27,17 @@ class Memory:
 
 @dataclass(frozen=True)
 class Report:
-    """A whole bench run at one depth.
+    """A whole bench run with one drafter at one depth.
 
     Attributes:
+        drafter: its name; empty for plain decoding, and where nobody named it.
         date: day and time of the run, ISO 8601.
         phases: where the time of a round goes, by a run of its own.
         energy: joules a token, where the machine reports them.
     """
 
     model: str
+    drafter: str
     date: str
     num_tokens: int
     repeats: int
@@ -69,6 +71,11 @@ class Report:
         return Spread.of(run.prefill_seconds for _, run in self._runs())
 
     @property
+    def drafting_first_token_seconds(self) -> Spread | None:
+        """The same over the runs that draft, whose prefill may include the drafter's; None where there are none."""
+        return Spread.of(run.prefill_seconds for run in self.mtp_runs) if self.mtp_runs else None
+
+    @property
     def mtp_runs(self) -> list[Run]:
         return [run for result in self.results for run in result.mtp]
 
@@ -79,6 +86,7 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         return {
             "model": self.model,
+            "drafter": self.drafter,
             "date": self.date,
             "num_tokens": self.num_tokens,
             "stop_ids": "ignored",
@@ -91,6 +99,7 @@ class Report:
             "exact": self.exact and self.exact.to_dict(),
             "prefill_tps": asdict(self.prefill_tps),
             "first_token_seconds": asdict(self.first_token_seconds),
+            "drafting_first_token_seconds": (first := self.drafting_first_token_seconds) and asdict(first),
             "rounds_by_accepted": shares_by_accepted(self.mtp_runs),
             "rounds_over_time": [counts._asdict() for counts in over_time(self.mtp_runs)],
             "phase_seconds": asdict(self.phases),

@@ -22,6 +22,7 @@ def _conditions(report: Report) -> dict[str, Any]:
     return {
         "date": report.date,
         "model": report.model,
+        "drafter": report.drafter,
         "processor": machine.processor,
         "device": machine.device,
         "mlx": machine.mlx,

@@ -1,7 +1,7 @@
 """Runs one prompt in one way, without instruments or with them."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from itertools import pairwise
@@ -28,42 +28,44 @@ GREEDY = Sampling(temp=0.0)
 
 
 class Way(NamedTuple):
-    """How a prompt is run: plainly, or by a rule with so many drafts a round."""
+    """How a prompt is run: plainly, or by a rule with so many drafts a round of one of the drafters."""
 
     rule: str = "plain"  # "plain", "mtp" or "lenient"
     drafts: int | str = 0
+    drafter: str = ""
 
 
 PLAIN = Way()
 
 
 class Runner:
-    """Generates a fixed number of tokens with one pair.
+    """Generates a fixed number of tokens with one target.
 
     Args:
+        drafters: by name; empty for plain decoding only.
         delay: seconds to wait before each run.
         widths: how many rows passes compute, where results must be exact.
         room: tokens that the widths were measured for.
 
     Attributes:
-        key_values: bytes of keys and values, the most of any run.
+        key_values: by way, bytes of keys and values, the most of any run.
         drafted: by way, in all runs, also in those that do not count.
     """
 
     def __init__(
         self,
         model: Target,
-        drafter: Drafter | None,
+        drafters: Mapping[str, Drafter],
         num_tokens: int,
         sampler: Sampling = GREEDY,
         delay: float = 0.0,
         widths: Widths | None = None,
         room: int = 0,
     ):
-        self.model, self.drafter, self.sampler = model, drafter, sampler
+        self.model, self.drafters, self.sampler = model, drafters, sampler
         self.num_tokens, self.delay = num_tokens, delay
         self.widths, self.room = widths, room
-        self.key_values = 0
+        self.key_values: dict[Way, int] = {}
         self.drafted: dict[Way, int] = {}
 
     def run(self, ids: list[int], way: Way) -> Run:
@@ -73,7 +75,7 @@ class Runner:
         for _ in range(MOST_TRIES):
             time.sleep(self.delay)
             traces = compiled.traces
-            run = self.timed(compiled, ids, depth, controls)
+            run = self.timed(compiled, ids, depth, controls, way)
             self.drafted[way] = self.drafted.get(way, 0) + run.speculation.drafted
             if compiled.traces == traces:
                 break
@@ -87,14 +89,14 @@ class Runner:
         depth = deepcopy(depth_policy(way.drafts, compiled.depth()))
         for _ in range(2):  # the first one traces
             timed.reset()
-            run = self.timed(timed, ids, depth, controls)
+            run = self.timed(timed, ids, depth, controls, way)
         return timed.phases(run.decode_seconds, run.speculation.rounds)
 
     def round(self, way: Way) -> tuple[CompiledRound, Controls | None]:
         rule, controls = rule_for([replace(self.sampler, lenient=way.rule == "lenient")])
-        return round_for(self.model, None if way == PLAIN else self.drafter, rule, widths=self.widths), controls
+        return round_for(self.model, self.drafters.get(way.drafter), rule, widths=self.widths), controls
 
-    def timed(self, round: Round, ids: list[int], depth: Depth, controls: Controls | None) -> Run:
+    def timed(self, round: Round, ids: list[int], depth: Depth, controls: Controls | None, way: Way = PLAIN) -> Run:
         cache = self.model.make_cache()
         if self.widths is not None:
             cache.require(self.room + cache.max_rows)
@@ -106,7 +108,7 @@ class Runner:
         for each in stream:
             times.append(time.perf_counter())
             emitted.append(each._replace(logits=None))  # which would keep a vocabulary for each token
-        self.key_values = max(self.key_values, cache.nbytes)
+        self.key_values[way] = max(self.key_values.get(way, 0), cache.nbytes)
         peak = mx.get_peak_memory()
         return Run(
             [each.token for each in emitted],

@@ -161,3 +161,34 @@ def test_prompts_that_cannot_be_measured(pair, tmp_path, content, arguments, cod
         file.write_bytes(content)
     result = mtp("bench", *pair.options, "--prompts", str(file), *arguments)
     assert error_line(result, code).startswith(line)
+
+
+def test_drafters_are_compared_side_by_side(pair):
+    """An MTP drafter, and a small model that drafts by itself: the target, which is always right."""
+    drafters = f"{pair.drafter},{pair.target}"
+    result = mtp("bench", "--model", pair.target, "--drafters", drafters, *QUICK)
+    assert result.exit_code == 0 and result.stderr == ""
+    lines = result.stdout.splitlines()
+    rows = [line.split() for line in lines]
+    assert [row[0] for row in rows[2:4]] == ["drafter", "target"]
+    table = {" ".join(row[:-2]): row[-2:] for row in rows if len(row) > 2}
+    assert table["accepted, place 1"][1] == table["accepted, place 2"][1] == "100%"
+    extra = [float(value) for value in table["extra tokens, all"]]
+    assert 0 <= extra[0] < extra[1] <= 2
+    assert {"extra tokens, chat", "extra tokens, code", "first token, ms", "keys and values, MB"} <= table.keys()
+    assert max(len(line) for line in lines if not line.startswith("fastest")) <= 120
+
+
+def test_each_drafter_has_a_report(pair):
+    drafters = f"{pair.drafter},{pair.target}"
+    result = mtp("bench", "--model", pair.target, "--drafters", drafters, *QUICK, "--json")
+    reports = json.loads(result.stdout)["reports"]
+    assert [report["drafter"] for report in reports] == [pair.drafter, pair.target]
+    assert all(report["drafting_first_token_seconds"]["median"] > 0 for report in reports)
+
+
+def test_drafters_that_cannot_be_compared(pair):
+    one = ("bench", "--model", pair.target, "--drafters")
+    assert "--drafters goes with neither" in error_line(mtp(*one, "a,b", "--draft-model", "c"), 2)
+    assert "--drafters goes with neither" in error_line(mtp(*one, "a,b", "--no-draft"), 2)
+    assert "must be different names" in error_line(mtp(*one, "a,a"), 2)

@@ -9,7 +9,7 @@ import pytest
 from mtp_mlx import MisuseError, UserError, generate_step
 from mtp_mlx.bench import runner
 from mtp_mlx.bench.instruments import TimedRound
-from mtp_mlx.bench.measure import Workload, measure, measure_depths
+from mtp_mlx.bench.measure import Workload, measure, measure_depths, measure_drafters
 from mtp_mlx.bench.outputs import first_divergence
 from mtp_mlx.bench.runner import Runner
 from mtp_mlx.bench.runs import PromptResult, RoundCounts, Run, repeated_share
@@ -17,6 +17,7 @@ from mtp_mlx.bench.spread import Interval, Spread, paired_interval
 from mtp_mlx.bench.summary import Summary
 from mtp_mlx.decoding.compiled import round_for
 from mtp_mlx.decoding.depth import FixedDepth
+from mtp_mlx.models.standalone import StandaloneDrafter
 from mtp_mlx.sampler import make_sampler
 from mtp_mlx.speculation import Speculation
 from tests import tiny
@@ -125,6 +126,20 @@ def test_several_depths_share_the_plain_runs(model, drafter):
     assert [len(report.overall.speculation.acceptance_by_position) for report in reports] == [0, 1, 3]
     tokens = {tuple(run.tokens) for report in reports for run in (report.results[0].plain + report.results[0].mtp)}
     assert len(tokens) == 1
+
+
+def test_several_drafters_share_the_plain_runs(model, drafter):
+    work = workload(8)
+    right = tiny.ScriptedDrafter(work.ids + continuation(model, work.ids), False, CONFIG["vocab_size"])
+    alone = StandaloneDrafter(tiny.build_target(CONFIG))
+    drafters = {"random": drafter, "right": right, "alone": alone}
+    reports = measure_drafters(model, drafters, [work], [2], num_tokens=TOKENS)
+    assert [report.drafter for report in reports] == list(drafters)
+    assert all(report.results[0].plain is reports[0].results[0].plain for report in reports)
+    assert [report.overall.speculation.acceptance_rate == 1 for report in reports] == [False, True, True]
+    memory = {report.drafter: report.memory for report in reports}
+    assert memory["alone"].key_values > memory["right"].key_values == memory["random"].key_values
+    assert not any(report.diverged for report in reports)
 
 
 def test_rounds_are_told_one_by_one(model):

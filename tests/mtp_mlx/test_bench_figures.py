@@ -35,7 +35,7 @@ def nbytes(module, part: str = "") -> int:
 
 
 def test_phases_are_timed_in_runs_that_give_the_same_tokens(model, drafter):
-    runner = Runner(model, drafter, 12)
+    runner = Runner(model, {"": drafter}, 12)
     phases = runner.phases(WORKS[0].ids, Way("mtp", 2))
     assert min(phases.draft, phases.verify, phases.accept, phases.host) > 0
     assert phases.total == pytest.approx(phases.draft + phases.verify + phases.accept + phases.host)
@@ -44,7 +44,7 @@ def test_phases_are_timed_in_runs_that_give_the_same_tokens(model, drafter):
 
 def test_timing_phases_teaches_the_pair_nothing_about_depth(model, drafter):
     before = repr(round_for(model, drafter).depth())
-    Runner(model, drafter, 40).phases(WORKS[0].ids, Way("mtp", "auto"))
+    Runner(model, {"": drafter}, 40).phases(WORKS[0].ids, Way("mtp", "auto"))
     assert repr(round_for(model, drafter).depth()) == before
 
 

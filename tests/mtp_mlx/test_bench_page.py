@@ -36,6 +36,7 @@ def report(depth: int | str = 3, text: str = "A prompt") -> Report:
     chance = random.Random(str(depth))
     return Report(
         model="demo",
+        drafter="",
         date="2026-11-30T12:00:00+00:00",
         num_tokens=64,
         repeats=1,
