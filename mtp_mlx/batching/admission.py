@@ -9,14 +9,14 @@ from mtp_mlx.batching.request import Request
 from mtp_mlx.batching.responses import PromptProgress
 from mtp_mlx.decoding.acceptance import rule_for
 from mtp_mlx.decoding.compiled import round_for
-from mtp_mlx.models.gemma4_assistant import Gemma4Assistant
+from mtp_mlx.models.drafter import Drafter
 from mtp_mlx.models.target import Target
 
 
 class Admission:
     """Sequences that wait, and those whose first token is on its way. Nothing here waits for the device long."""
 
-    def __init__(self, model: Target, drafter: Gemma4Assistant | None):
+    def __init__(self, model: Target, drafter: Drafter | None):
         self.model, self.drafter = model, drafter
         self.waiting: deque[Request] = deque()
         self.ready: list[Request] = []
