@@ -124,7 +124,9 @@ def _check_batches(lenient: bool, exact: bool, several: bool, page: bool) -> Non
     if lenient:
         raise MisuseError("--batch-sizes does not go with --lenient", fix="leave one out")
     if several:
-        raise MisuseError("--batch-sizes needs one drafter, one --num-draft-tokens and one --num-tokens", fix="give one of each")
+        raise MisuseError(
+            "--batch-sizes needs one drafter, one --num-draft-tokens and one --num-tokens", fix="give one of each"
+        )
     if page:
         raise MisuseError("--batch-sizes writes no page", fix="leave out --report")
 
