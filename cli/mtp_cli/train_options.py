@@ -39,6 +39,12 @@ def _check_names(values: Any, known: set[str], file: Path) -> None:
         )
 
 
+def _check_val_batches(value: int) -> int:
+    if value == 0 or value < -1:
+        raise MisuseError("--val-batches must be positive, or -1 for all there are", given=value)
+    return value
+
+
 def _size(name: str, help: str) -> Any:
     check = options.positive(name)
     return typer.Option(name, metavar="N", help=help, callback=lambda value: None if value is None else check(value))
@@ -100,7 +106,9 @@ NumCentroids = Annotated[
     int | None, typer.Option(metavar="N", help="Its clusters of the vocabulary; 0 for a full head.")
 ]
 TopClusters = Annotated[int | None, _size("--top-clusters", "Its clusters that are scored.")]
-ValBatches = Annotated[int, typer.Option(metavar="N", help="Batches to validate with; -1 for all there are.")]
+ValBatches = Annotated[
+    int, typer.Option(metavar="N", help="Batches to validate with; -1 for all there are.", callback=_check_val_batches)
+]
 StepsPerReport = Annotated[
     int, typer.Option(metavar="N", help="Steps between reports.", callback=options.positive("--steps-per-report"))
 ]

@@ -143,6 +143,7 @@ def test_what_cannot_be_is_refused(pair, text, tmp_path):
         return error_line(mtp(*arguments(pair, data, output, *more)), code)
 
     assert refused(2, "--iters", "0").startswith("--iters must be from 1")
+    assert refused(2, "--val-batches", "0").startswith("--val-batches must be positive")
     assert refused(2, "--init", "x", "--num-layers", "2").startswith("a drafter that is gone on with keeps its sizes")
     assert refused(1, data=tmp_path / "none").startswith("no such file or folder with training text")
     assert refused(1, output=Path("/proc/none/drafter")).startswith("cannot make the folder")

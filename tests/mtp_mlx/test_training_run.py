@@ -28,6 +28,7 @@ from mtp_mlx.training import (
     save_drafter,
 )
 from mtp_mlx.training import checkpoint as checkpoints
+from mtp_mlx.training import store as stores
 from mtp_mlx.training.run import Destination, Saved, Stepped
 from mtp_mlx.training.settings import check_same
 from mtp_mlx.training.shape import most_clusters
@@ -186,6 +187,26 @@ def test_a_store_that_does_not_fit_the_disk_is_refused_before_it_begins(target, 
     with pytest.raises(UserError, match=r"takes 0\.\d MB on the disk .* free.*--cache-dir"):
         Store(tmp_path / "store", "key", rows(target, 10)).fill(target, top_k=2, follow=1, progress=None)
     assert not list((tmp_path / "store").iterdir())
+
+
+def test_a_disk_that_fills_while_the_target_reads_keeps_the_finished_rows(target, tmp_path, monkeypatch):
+    store, full = Store(tmp_path / "store", "key", rows(target, 10)), [False]
+
+    def sync(file):
+        if full[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def fill(done, total):
+        full[0] = True
+
+    monkeypatch.setattr(stores, "sync", sync)
+    with pytest.raises(UserError, match="cannot write what the target makes of the text .*No space left.*are kept"):
+        store.fill(target, top_k=2, follow=1, progress=fill)
+    assert store.done == 4
+    monkeypatch.undo()
+    store.fill(target, top_k=2, follow=1, progress=lambda done, total: None)
+    expected = observe(target, rows(target, 10), top_k=2, follow=1).arrays
+    assert all(np.array_equal(array, expected[name]) for name, array in store.open().arrays.items())
 
 
 def test_evaluation_tells_what_decoding_accepts(target, observed):
