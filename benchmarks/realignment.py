@@ -48,18 +48,13 @@ def write_data(files: list[Path], folder: Path, passages: int, seed: int) -> Non
         (folder / f"{name}.jsonl").write_text("".join(lines), "utf-8")
 
 
-def fine_tune(data: Path, adapters: Path, iters: int, length: int) -> None:
+def fine_tune(data: Path, adapters: Path, options: argparse.Namespace) -> None:
     """What `mlx_lm.lora --train` does."""
     model, tokenizer = mlx_lm.load(str(bundled_folder(DEMO_TARGET)))
-    settings = {
-        "data": str(data),
-        "adapter_path": str(adapters),
-        "iters": iters,
-        "max_seq_length": length,
-        "train": True,
-    }
-    settings |= {"batch_size": 4, "learning_rate": 1e-3, "num_layers": len(model.layers), "val_batches": 4}
-    settings |= {"steps_per_eval": iters, "save_every": iters, "steps_per_report": 20}
+    iters = options.lora_steps
+    settings = {"data": str(data), "adapter_path": str(adapters), "iters": iters, "max_seq_length": options.length}
+    settings |= {"batch_size": 2, "learning_rate": 2e-3, "num_layers": options.lora_layers, "val_batches": 2}
+    settings |= {"steps_per_eval": iters, "save_every": iters, "steps_per_report": 10, "train": True}
     settings |= {"lora_parameters": {"rank": 16, "dropout": 0.0, "scale": 20.0}}
     args = types.SimpleNamespace(**{**CONFIG_DEFAULTS, **settings})
     train, valid, _ = load_dataset(args, tokenizer)
@@ -91,6 +86,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True, help="folder for data, adapters and drafter")
     parser.add_argument("--passages", type=int, default=400)
     parser.add_argument("--lora-steps", type=int, default=120)
+    parser.add_argument("--lora-layers", type=int, default=4, help="the last ones; the fewer, the faster")
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--learning-rate", type=float, default=0.01)
     parser.add_argument("--length", type=int, default=128)
@@ -103,7 +99,7 @@ def main() -> None:
     started = time.process_time()
     if not (adapters / "adapters.safetensors").exists():
         write_data(args.text, data, args.passages, args.seed)
-        fine_tune(data, adapters, args.lora_steps, args.length)
+        fine_tune(data, adapters, args)
     print(f"fine-tuned; {time.process_time() - started:.0f} s of CPU time", flush=True)
     realign(data, adapters, output, args)
     pairs = {
