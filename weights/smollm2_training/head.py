@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+from drafter_model import ClusteredHead
 from torch import Tensor, nn
 
 
@@ -136,17 +137,6 @@ class Body(nn.Module):
         self.embed_tokens = nn.Embedding(text["vocab_size"], text["hidden_size"])
         self.layers = nn.ModuleList(Layer(text) for _ in text["layer_types"])
         self.norm = RMSNorm(text["hidden_size"])
-
-
-class ClusteredHead(nn.Module):
-    def __init__(self, hidden: int, vocab: int, clusters: int):
-        super().__init__()
-        self.centroids = linear(hidden, clusters)
-        self.register_buffer("token_ordering", torch.arange(vocab))
-
-    def cluster_of(self) -> Tensor:
-        """The cluster of each token [V]."""
-        return self.token_ordering.argsort() // (len(self.token_ordering) // self.centroids.out_features)
 
 
 class Head(nn.Module):
