@@ -13,6 +13,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 def pytest_addoption(parser):
     parser.addoption("--fuzz-cases", type=int, default=60, help="cases of the losslessness fuzz")
     parser.addoption("--fuzz-seed", type=int, default=20261130, help="where the losslessness fuzz starts")
+    parser.addoption("--all-chains", action="store_true", help="convert, verify and bench in every combination")
     parser.addoption("--all-distributions", action="store_true", help="test sampling in every combination")
 
 
