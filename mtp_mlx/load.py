@@ -21,10 +21,10 @@ from mtp_mlx.models.drafter import Drafter
 from mtp_mlx.models.gemma4_assistant import Gemma4Assistant, to_cluster_order
 from mtp_mlx.models.gemma4_config import AssistantConfig
 from mtp_mlx.models.memo import weight_ids
-from mtp_mlx.models.registry import TARGET_TYPES, drafter_config, new_target, target_config
+from mtp_mlx.models.registry import STANDALONE_TYPES, drafter_config, new_target, target_config
 from mtp_mlx.models.standalone import StandaloneDrafter
 from mtp_mlx.models.target import Target
-from mtp_mlx.pairing import check_pair, check_tokenizers, check_vocabularies
+from mtp_mlx.pairing import check_pair, check_standalone, check_tokenizers
 from mtp_weights.layout import drafter_weights, target_weights
 from mtp_weights.locate import resolve
 from mtp_weights.openblas import use_threads
@@ -109,9 +109,9 @@ def load_drafter(path_or_repo: str | Path, model: AnyTarget, *, draft_position: 
         path_or_repo = choose_drafter(target.name, target.config.model_type, target.config.hidden_size).name
     path = resolve(str(path_or_repo))
     raw = read_config(path)
-    alone = raw.get("model_type") in TARGET_TYPES
+    alone = raw.get("model_type") in STANDALONE_TYPES
     config = target_config(raw) if alone else drafter_config(raw)
-    (check_vocabularies if alone else check_pair)(target.config, config)
+    (check_standalone if alone else check_pair)(target.config, config)
     if target.path is not None:
         check_tokenizers(target.path, path)
     return as_drafter(load_model(path)[0]) if alone else _load_assistant(path, raw, config, draft_position)

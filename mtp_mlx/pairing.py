@@ -25,16 +25,23 @@ def check_pair(target: DecoderConfig, drafter: AssistantConfig) -> None:
             )
 
 
-def check_vocabularies(target: DecoderConfig, drafter: DecoderConfig) -> None:
-    """Checks that a stand-alone drafter has the target's vocabulary.
+def check_standalone(target: DecoderConfig, drafter: DecoderConfig) -> None:
+    """Checks that a model which drafts by itself has the target's vocabulary, and is smaller.
 
     Raises:
-        UserError: it has another one.
+        UserError: it has another one, or costs as much as what it is to save.
     """
     if target.vocab_size != drafter.vocab_size:
         raise UserError(
             f"wrong pair: the target has vocabulary size {target.vocab_size}, the drafter {drafter.vocab_size}",
             fix="use a drafter of the target's family",
+        )
+    sizes = [len(config.layers) * config.hidden_size for config in (target, drafter)]
+    if sizes[1] >= sizes[0]:
+        raise UserError(
+            "a model that drafts by itself must be smaller than its target",
+            given=" and ".join(f"{len(c.layers)} layers of {c.hidden_size}" for c in (target, drafter)),
+            fix="use a smaller one, or an MTP drafter",
         )
 
 

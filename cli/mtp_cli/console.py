@@ -81,11 +81,15 @@ def transfer_bars() -> Iterator[Callable[[str, int, int], None]]:
         yield update
 
 
-def note(message: str) -> None:
-    """One dim line on stderr; where it is too long for a terminal, it is broken between words."""
+def note(message: str, console: "Console | None" = None) -> None:
+    """One dim line on stderr; where it is too long for a terminal, it is broken between words.
+
+    Args:
+        console: that of a bar which is being shown, if there is one.
+    """
     from rich.text import Text
 
-    console = stderr()
+    console = console or stderr()
     console.print(Text(message, style="dim"), soft_wrap=not console.is_terminal)
 
 

@@ -87,7 +87,7 @@ def train(
         try:
             begun = _begin(plan, target, tokenizer, view, interrupt)
         except StoppedError as stopped:
-            note(f"stopped before the first step; what was done is kept, and {GO_ON}")
+            view.note(f"stopped before the first step; what was done is kept, and {GO_ON}")
             raise typer.Exit(130) from stopped
         _train(begun.run, view, interrupt)
     _report(begun, as_json)
@@ -116,13 +116,13 @@ def _begin(plan: "Plan", target, tokenizer, view: TrainView, interrupt: Interrup
     begun = begin(plan, target, tokenizer, progress)
     text, run = begun.text, begun.run
     held_out = "held out of it, because there is no validation file" if text.held_out else "of the validation file"
-    note(
+    view.note(
         f"text: {text.train.num_tokens:,} tokens in {len(text.train)} rows to train on; to validate with, "
         f"{text.valid.num_tokens:,} tokens in {len(text.valid)} rows {held_out}"
     )
-    note(head_line(run.destination.config))
+    view.note(head_line(run.destination.config))
     if begun.steps_before:
-        note(f"going on after step {begun.steps_before} of {run.settings.iters}")
+        view.note(f"going on after step {begun.steps_before} of {run.settings.iters}")
     return begun
 
 
@@ -136,7 +136,7 @@ def _train(run: "Run", view: TrainView, interrupt: Interrupt) -> None:
             view.evaluated(event.step, event.evaluation)
         if interrupt.requested and run.step < run.settings.iters:
             run.save()
-            note(f"stopped and saved after step {run.step}; {GO_ON}")
+            view.note(f"stopped and saved after step {run.step}; {GO_ON}")
             raise typer.Exit(130)
 
 

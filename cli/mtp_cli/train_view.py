@@ -50,7 +50,7 @@ class TrainView:
         self._bar.update(self._task, description=what, completed=done, total=total, visible=True)
         late = time.monotonic() - self._line_time > LINE_SECONDS
         if not self.console.is_terminal and (late or done == total):
-            note(f"{what}: {done} of {total}")
+            self.note(f"{what}: {done} of {total}")
             self._line_time = time.monotonic()
 
     def stepped(self, event: "Stepped") -> None:
@@ -62,13 +62,16 @@ class TrainView:
         if event.step % self.steps_per_report == 0 or event.step == self.iters:
             if not self.console.is_terminal:
                 seconds = sum(each.seconds for each in self._since) / len(self._since) * (self.iters - event.step)
-                note(f"step {event.step} of {self.iters}: {figures}, {duration(seconds)} left")
+                self.note(f"step {event.step} of {self.iters}: {figures}, {duration(seconds)} left")
             self._since = []
 
     def evaluated(self, step: int, evaluation: "Evaluation") -> None:
         """The drafter was measured after so many steps."""
-        note_of = f"step {step}: validation loss {evaluation.loss:.3f}, {evaluation_line(evaluation)}"
-        self._bar.console.print(note_of, style="dim", soft_wrap=True)
+        self.note(f"step {step}: validation loss {evaluation.loss:.3f}, {evaluation_line(evaluation)}")
+
+    def note(self, message: str) -> None:
+        """A line above the bar."""
+        note(message, self.console)
 
 
 def _figures(events: "Sequence[Stepped]") -> str:

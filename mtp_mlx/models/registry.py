@@ -24,6 +24,8 @@ _FAMILIES = (
     _Family(gemma4_config.TARGET_TYPES, TextConfig, Gemma4),
     _Family(llama_config.TARGET_TYPES, LlamaConfig, Llama),
 )
+# Families whose small models may draft by themselves. Gemma 4 has MTP drafters: a target in their place is a mistake.
+STANDALONE_TYPES = llama_config.TARGET_TYPES
 TARGET_TYPES = tuple(name for family in _FAMILIES for name in family.model_types)
 
 

@@ -168,6 +168,12 @@ def test_another_vocabulary_is_refused(tmp_path):
         load_drafter(write_small(tmp_path / "small", vocab_size=96), target())
 
 
+def test_one_that_is_not_smaller_is_refused(tmp_path):
+    folder = tiny.write_target(tmp_path / "same", tiny.target_config("llama"))
+    with pytest.raises(UserError, match="must be smaller than its target"):
+        load_drafter(folder, target())
+
+
 def test_a_batch_is_refused():
     with pytest.raises(MisuseError, match="a batch needs an MTP drafter"):
         BatchGenerator(target(), draft_model=small())
