@@ -6,7 +6,6 @@ a fingerprint of its weights: keys and values of another one would look right an
 
 import hashlib
 import json
-import os
 from pathlib import Path
 
 import mlx.core as mx
@@ -18,6 +17,7 @@ from mtp_mlx.kv_cache import Checkpoint, LayerCache
 from mtp_mlx.load import AnyTarget
 from mtp_mlx.models.target import Target
 from mtp_mlx.prompt_cache import PromptCache
+from mtp_weights.atomic_file import write_atomically
 
 FORMAT = "mtp prompt cache 1"
 
@@ -38,14 +38,11 @@ def save_prompt_cache(path: str | Path, cache: PromptCache) -> None:
         "written": kv.written,
         "checkpoints": [[saved.offset, saved.written] for saved in kv.checkpoints],
     }
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.safetensors")  # MLX would add the suffix
+    arrays, metadata = _arrays(cache), {"mtp": json.dumps(state)}
     try:
-        mx.save_safetensors(str(unfinished), _arrays(cache), metadata={"mtp": json.dumps(state)})
-        os.replace(unfinished, path)
+        write_atomically(path, lambda opened: mx.save_safetensors(opened, arrays, metadata))
     except (OSError, RuntimeError) as error:
         raise UserError("cannot write the prompt cache", given=f"{path}: {error}", fix="choose another file") from error
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def load_prompt_cache(path: str | Path, model: AnyTarget) -> PromptCache:

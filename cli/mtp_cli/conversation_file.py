@@ -1,11 +1,11 @@
 """Conversations as files: JSON with OpenAI's messages, and beside it, where asked for, the cache of keys and values."""
 
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mtp_cli.conversation import Conversation
+from mtp_weights.atomic_file import write_atomically
 from mtp_weights.errors import UserError
 
 if TYPE_CHECKING:
@@ -25,14 +25,11 @@ def save(conversation: Conversation, file: Path, with_cache: bool) -> None:
     if file.exists():
         _read(file)  # never write over what is no conversation
     content = {"model": conversation.pair.options.model, "messages": conversation.all_messages}
-    unfinished = file.with_name(f".{file.name}.{os.getpid()}")
+    text = json.dumps(content, ensure_ascii=False, indent=1) + "\n"
     try:
-        unfinished.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-        os.replace(unfinished, file)
+        write_atomically(file, lambda opened: opened.write(text.encode()))
     except OSError as error:
         raise UserError("cannot write", given=f"{file}: {error.strerror}", fix="choose another file") from error
-    finally:
-        unfinished.unlink(missing_ok=True)
     if with_cache:
         save_prompt_cache(cache_file(file), conversation.cache)
 

@@ -150,7 +150,8 @@ def test_ctrl_c_while_a_long_prompt_is_read_stops_there(pair, tmp_path):
     time.sleep(0.3)
     terminal.type(CTRL_C)
     shown = terminal.expect(PROMPT)
-    assert "stopped" in shown and "cut off" not in shown  # early or late in reading: the message does not stay
+    # The second where the machine was so slow that reading had not begun yet.
+    assert re.search(r"stopped before the reply began; the message is not part of the conversation|\nstopped\n", shown)
     terminal.type("hello\r")
     new, kept = re.search(r"prompt (\d+) new \+ (\d+) kept · cut off", terminal.expect("cut off")).groups()
     assert int(new) + int(kept) < 60

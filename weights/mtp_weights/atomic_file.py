@@ -16,7 +16,7 @@ def write_atomically(file: Path, write: Callable[[BinaryIO], Any]) -> None:
     Raises:
         OSError: it could not be written; what `file` held is untouched.
     """
-    new = file.with_name(file.name + ".new")
+    new = file.with_name(f".{file.name}.{os.getpid()}.new")  # two processes may write one file
     try:
         with new.open("wb") as opened:
             write(opened)
