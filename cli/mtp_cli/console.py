@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 # rich is imported where it is used: `mtp --help` does without it.
@@ -81,6 +82,19 @@ def transfer_bars() -> Iterator[Callable[[str, int, int], None]]:
         yield update
 
 
+_noting: ContextVar[bool] = ContextVar("noting", default=True)
+
+
+@contextmanager
+def no_notes() -> Iterator[None]:
+    """Nothing is noted meanwhile; errors still are."""
+    token = _noting.set(False)
+    try:
+        yield
+    finally:
+        _noting.reset(token)
+
+
 def note(message: str, console: "Console | None" = None) -> None:
     """One dim line on stderr; where it is too long for a terminal, it is broken between words.
 
@@ -89,6 +103,8 @@ def note(message: str, console: "Console | None" = None) -> None:
     """
     from rich.text import Text
 
+    if not _noting.get():
+        return
     console = console or stderr()
     console.print(Text(message, style="dim"), soft_wrap=not console.is_terminal)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mtp_cli import options
-from mtp_cli.console import Output
+from mtp_cli.console import Output, no_notes
 from mtp_cli.exact import note_exact
 from mtp_cli.pair import PairOptions, load_pair
 from mtp_cli.sampling import SamplingOptions
@@ -99,6 +99,8 @@ def generate(
     from mtp_cli import prompt_input
     from mtp_cli.generation import Generation
 
+    if not verbose:
+        context.with_resource(no_notes())
     text = prompt_input.read_prompt(prompt, prompt_file)
     template = prompt_input.template_options(chat_template_config)
     _check_raw(raw, system_prompt=system_prompt, prefill_response=prefill_response, chat_template_config=template)

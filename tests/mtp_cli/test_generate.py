@@ -238,3 +238,10 @@ def test_a_slow_blas_is_told_in_one_line(pair, monkeypatch):
 def test_quiet_is_the_text_alone(pair):
     result = mtp("generate", "-p", "hello", "-m", "9", "--quiet", *pair.options)
     assert result.stderr == "" and len(result.stdout.splitlines()) == 1
+
+
+def test_quiet_leaves_notes_out_too(pair, monkeypatch):
+    monkeypatch.setattr(mtp_weights, "BLAS", Blas("reference", "a reason", "a cure"))
+    common = ("generate", *pair.options, "--prompt", "the", "--max-tokens", "2")
+    assert mtp(*common, "--quiet").stderr == ""
+    assert "slow: no OpenBLAS" in mtp(*common).stderr  # and only then

@@ -11,10 +11,10 @@ from torch import Tensor
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 
 
-def orthogonalize(matrices: Tensor, steps: int = 5) -> Tensor:
-    """[N, rows, columns] -> nearly orthogonal matrices of the same shape, bfloat16."""
+def orthogonalize(matrices: Tensor, dtype: torch.dtype = torch.bfloat16, steps: int = 5) -> Tensor:
+    """[N, rows, columns] -> nearly orthogonal matrices of the same shape, computed in `dtype`."""
     a, b, c = COEFFICIENTS
-    x = matrices.bfloat16()
+    x = matrices.to(dtype)
     tall = x.shape[1] > x.shape[2]
     if tall:
         x = x.transpose(1, 2)
@@ -38,10 +38,15 @@ def average(loss: Tensor, parameters: list[Tensor]) -> float:
 
 
 class Muon:
-    """Each process orthogonalizes its share of the matrices; the shares are summed into one update."""
+    """Each process orthogonalizes its share of the matrices; the shares are summed into one update.
 
-    def __init__(self, parameters: list[Tensor], lr: float, momentum: float = 0.95):
-        self.lr, self.momentum, self.scale = lr, momentum, 1.0
+    `dtype` is of the products: bfloat16 is the faster one only where the processor multiplies it.
+    """
+
+    def __init__(
+        self, parameters: list[Tensor], lr: float, momentum: float = 0.95, dtype: torch.dtype = torch.bfloat16
+    ):
+        self.lr, self.momentum, self.dtype, self.scale = lr, momentum, dtype, 1.0
         self.groups: dict[torch.Size, list[Tensor]] = {}
         for parameter in parameters:
             self.groups.setdefault(parameter.shape, []).append(parameter)
@@ -56,7 +61,7 @@ class Muon:
             buffer = self.buffers[shape].lerp_(gradients, 1 - self.momentum)
             nesterov = gradients.lerp_(buffer, self.momentum)
             update = torch.zeros_like(nesterov)
-            update[rank::world] = orthogonalize(nesterov[rank::world]).float()
+            update[rank::world] = orthogonalize(nesterov[rank::world], self.dtype).float()
             updates.append(update * max(1.0, shape[0] / shape[1]) ** 0.5)
         flat = torch.cat([update.flatten() for update in updates])
         dist.all_reduce(flat)

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from text import ASSISTANT, read
 from torch import Tensor, nn
 from train_head import EVALUATED_ROWS
-from trainer import Trainer, parser, restored, start
+from trainer import Trainer, parser, restored, train
 
 from mtp_mlx.training.initialize import principal_directions
 
@@ -161,9 +161,7 @@ def main() -> None:
     if sys.argv[1:2] == ["new"]:
         new(Path(sys.argv[2]), Path(sys.argv[3]), layers=4, hidden=192, intermediate=768)
         return
-    args = parser(__doc__.splitlines()[0]).parse_args(sys.argv[2:])
-    start(args)
-    StandaloneTrainer(args).run()
+    train(parser(__doc__.splitlines()[0]).parse_args(sys.argv[2:]), StandaloneTrainer)
 
 
 if __name__ == "__main__":

@@ -14,9 +14,9 @@ from head import Anchors, Head
 from safetensors.torch import load_file
 from text import anchors_of, read
 from torch import Tensor
-from trainer import Trainer, parser, restored, start
+from trainer import Trainer, parser, restored, train
 
-EVALUATED_ROWS = 16
+EVALUATED_ROWS = 64
 
 
 class HeadTrainer(Trainer):
@@ -39,7 +39,9 @@ class HeadTrainer(Trainer):
         return [anchors_of(file, chunk, self.args.anchors, self.args.draft_steps, rng) for chunk in chunks]
 
     def loss(self) -> Tensor:
-        anchors = self.text.batch(self.args.rows, self.args.anchors, self.args.draft_steps)
+        early = self.progress < self.args.early
+        steps = self.args.early_steps if early else self.args.draft_steps
+        anchors = self.text.batch(self.args.rows, self.args.anchors, steps)
         sampled = self.competitors(np.unique(anchors.top_ids.numpy()), len(self.table))
         return self.model.loss(self.table, self.cluster_of, self.weights, self.args.soft, *sampled, *anchors.tensors)
 
@@ -70,12 +72,13 @@ class HeadTrainer(Trainer):
 
 def main() -> None:
     options = parser(__doc__.splitlines()[0])
-    options.add_argument("--anchors", type=int, default=160, help="anchors a row")
+    options.set_defaults(rows=16)
+    options.add_argument("--anchors", type=int, default=40, help="anchors a row")
     options.add_argument("--draft-steps", type=int, default=5)
+    options.add_argument("--early-steps", type=int, default=3, help="draft steps in the first part of the run")
+    options.add_argument("--early", type=float, default=0.6, help="share of the time that this part takes")
     options.add_argument("--step-decay", type=float, default=0.8, help="weight of each step relative to the one before")
-    args = options.parse_args()
-    start(args)
-    HeadTrainer(args).run()
+    train(options.parse_args(), HeadTrainer)
 
 
 if __name__ == "__main__":

@@ -7,32 +7,38 @@ import argparse
 import json
 import os
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from muon import Muon
+import torch.multiprocessing as mp
+from muon import Muon, average
 from safetensors.torch import load_file, save_file
 from text import Text
 from torch import Tensor, nn
 
+torch._dynamo.config.recompile_limit = 32  # one for each length of rows
 WARMUP_STEPS = 30
 USAGE_STEPS = 200  # steps after which the frequencies of tokens are counted again
+PEER_TIMEOUT = timedelta(minutes=10)  # the first step of a process compiles
 
 
 class Trainer:
-    """Trains `model` for `args.minutes`."""
+    """One process of a run that trains `model` for `args.minutes`; process 0 reports and writes."""
 
     def __init__(self, args: argparse.Namespace, model: nn.Module, config: dict):
         self.args, self.model, self.config, self.steps = args, model, config, 0
-        self.rng = np.random.default_rng(args.seed)
+        self.rank, self.progress = dist.get_rank(), 0.0
+        self.rng = np.random.default_rng([args.seed, self.rank])
         self.text = Text(args.text, args.held_out, self.rng)
         self.text.refresh()
         named = dict(model.named_parameters())
         matrices = [p for name, p in named.items() if p.ndim == 2 and "embed" not in name]
         others = [p for name, p in named.items() if p.ndim == 1 or "embed" in name]
-        self.muon = Muon(matrices, args.muon_rate)
+        self.parameters = list(named.values())
+        self.muon = Muon(matrices, args.muon_rate, dtype=torch.float32)
         self.adam = torch.optim.AdamW(others, betas=(0.9, 0.98), weight_decay=0.0, fused=True)
         self.started = self.saved = self.logged = time.time()
 
@@ -66,17 +72,25 @@ class Trainer:
         ids = np.concatenate([ids, np.zeros(missing, ids.dtype)])
         return torch.from_numpy(ids), torch.from_numpy(correction).float(), torch.from_numpy(row_of)
 
-    def step(self, progress: float) -> float:
+    def elapsed(self) -> float:
+        """Seconds of this run; equal on every process."""
+        value = torch.tensor([time.time() - self.started], dtype=torch.float64)
+        dist.broadcast(value, 0)
+        return value.item()
+
+    def step(self) -> float:
+        """One step over the batches of all processes -> the mean loss."""
         loss = self.loss()
         loss.backward()
-        scale = min(1.0, (1.0 - progress) / self.args.decay, (self.steps + 1) / WARMUP_STEPS)
+        mean = average(loss, self.parameters)
+        scale = min(1.0, (1.0 - self.progress) / self.args.decay, (self.steps + 1) / WARMUP_STEPS)
         self.muon.scale = scale
         self.adam.param_groups[0]["lr"] = self.args.adam_rate * scale
         self.muon.step()
         self.adam.step()
         self.model.zero_grad(set_to_none=True)
         self.steps += 1
-        return loss.item()
+        return mean
 
     def report(self, losses: list[float]) -> None:
         line = {"step": self.steps, "minutes": round((time.time() - self.started) / 60, 1)}
@@ -92,18 +106,22 @@ class Trainer:
 
     def run(self) -> None:
         total, losses = self.args.minutes * 60, []
-        self.report(losses)
-        while (elapsed := time.time() - self.started) < total:
-            losses.append(self.step(elapsed / total))
+        if self.rank == 0:
+            self.report(losses)
+        while (elapsed := self.elapsed()) < total:
+            self.progress = elapsed / total
+            losses.append(self.step())
             if time.time() - self.logged > self.args.report_seconds:
-                self.report(losses)
                 self.text.refresh()
+                if self.rank == 0:
+                    self.report(losses)
                 self.logged, losses = time.time(), []
-            if time.time() - self.saved > self.args.checkpoint_minutes * 60:
+            if self.rank == 0 and time.time() - self.saved > self.args.checkpoint_minutes * 60:
                 self.save()
                 self.saved = time.time()
-        self.report(losses)
-        self.save()
+        if self.rank == 0:
+            self.report(losses)
+            self.save()
 
 
 def stored(tensor: Tensor) -> Tensor:
@@ -116,14 +134,22 @@ def restored(folder: Path) -> dict[str, Tensor]:
     return {name: tensor.float() if tensor.is_floating_point() else tensor.long() for name, tensor in state.items()}
 
 
-def start(args: argparse.Namespace) -> None:
-    """Threads, seeds, and the group of one process that Muon wants."""
-    torch.set_num_threads(args.threads)
+def work(rank: int, args: argparse.Namespace, kind: type[Trainer]) -> None:
+    torch.set_num_threads(1)
     torch.manual_seed(args.seed)
-    alone = Path(f"{args.output.resolve()}.peers")
-    alone.parent.mkdir(parents=True, exist_ok=True)
-    alone.unlink(missing_ok=True)
-    dist.init_process_group("gloo", init_method=f"file://{alone}", rank=0, world_size=1)
+    method = f"file://{args.output.resolve()}.peers"
+    dist.init_process_group("gloo", init_method=method, rank=rank, world_size=args.processes, timeout=PEER_TIMEOUT)
+    kind(args).run()
+    dist.destroy_process_group()
+
+
+def train(args: argparse.Namespace, kind: type[Trainer]) -> None:
+    """Runs a trainer of `kind` in each of `args.processes` processes."""
+    peers = Path(f"{args.output.resolve()}.peers")
+    peers.parent.mkdir(parents=True, exist_ok=True)
+    peers.unlink(missing_ok=True)
+    mp.spawn(work, (args, kind), nprocs=args.processes)
+    peers.unlink(missing_ok=True)
 
 
 def parser(description: str) -> argparse.ArgumentParser:
@@ -136,14 +162,14 @@ def parser(description: str) -> argparse.ArgumentParser:
     result.add_argument("--output", type=Path, required=True, help="folder for the drafter")
     result.add_argument("--minutes", type=float, required=True, help="wall-clock length of the run")
     result.add_argument("--decay", type=float, default=0.7, help="last part of the time in which the rates fall to 0")
-    result.add_argument("--rows", type=int, default=8, help="rows a step")
+    result.add_argument("--rows", type=int, default=8, help="rows a process and step")
+    result.add_argument("--processes", type=int, default=2, help="one thread each")
     result.add_argument("--soft", type=float, default=0.5, help="share of the loss that imitates the distribution")
     result.add_argument("--negatives", type=int, default=2500, help="ids drawn by usage, and as many evenly")
-    result.add_argument("--competitors", type=int, default=8192, help="ids that compete in a step")
+    result.add_argument("--competitors", type=int, default=4096, help="ids that compete in a step")
     result.add_argument("--muon-rate", type=float, default=0.02)
     result.add_argument("--adam-rate", type=float, default=0.004)
     result.add_argument("--report-seconds", type=float, default=180)
     result.add_argument("--checkpoint-minutes", type=float, default=5)
-    result.add_argument("--threads", type=int, default=1)
     result.add_argument("--seed", type=int, default=0)
     return result

@@ -2,7 +2,7 @@
 
 The target writes both sides: user turns are sampled, after an opening from `openings.py`, replies are greedy in most
 rows. So every row lasts as long as wanted, and nothing is computed that is not kept. Files `s<seed>_<n>.npz` of
-`--rows` rows are added to `--output` until the process is stopped; a row of 448 tokens takes 0.9 MB.
+`--rows` rows are added to `--output` until the process is stopped; a row of 288 tokens takes 0.6 MB.
 """
 
 import argparse
@@ -49,9 +49,8 @@ class Row:
         return END if too_long or proposed in UNWANTED else proposed
 
 
-def propose(logits: torch.Tensor, temperature: torch.Tensor, generator: torch.Generator) -> np.ndarray:
-    """Logits [B, V], temperatures [B], 0 for the likeliest -> ids [B]."""
-    best, ids = logits.topk(SAMPLED_FROM)
+def propose(best: torch.Tensor, ids: torch.Tensor, temperature: torch.Tensor, generator: torch.Generator) -> np.ndarray:
+    """The highest logits and their ids, both [B, k], temperatures [B], 0 for the likeliest -> ids [B]."""
     noise = -torch.log(-torch.log(torch.rand(best.shape, generator=generator).clamp_(1e-9, 1 - 1e-7)))
     scaled = best / temperature.clamp(min=1e-3)[:, None] + noise * (temperature > 0)[:, None]
     return ids.gather(1, scaled.argmax(-1, keepdim=True))[:, 0].numpy()
@@ -70,11 +69,11 @@ def write_rows(target: Target, tokenizer: Tokenizer, shape: tuple[int, int], see
     for t in range(shape[1]):
         tokens[:, t], role[:, t] = now, [row.role for row in rows]
         states, logits = target.step(torch.from_numpy(now), t)
-        best, ids = logits.topk(KEPT_CHOICES)
-        hidden[:, t], top_ids[:, t] = states.numpy(), ids.numpy()
-        top_lp[:, t] = (best - logits.logsumexp(-1, keepdim=True)).numpy()
+        best, ids = logits.topk(SAMPLED_FROM)
+        hidden[:, t], top_ids[:, t] = states.numpy(), ids[:, :KEPT_CHOICES].numpy()
+        top_lp[:, t] = (best[:, :KEPT_CHOICES] - logits.logsumexp(-1, keepdim=True)).numpy()
         temperature = np.where(role[:, t] == USER, np.float32(USER_TEMPERATURE), reply_temperature)
-        proposed = propose(logits, torch.from_numpy(temperature), generator)
+        proposed = propose(best, ids, torch.from_numpy(temperature), generator)
         now = np.array([row.next(*pair) for row, *pair in zip(rows, now, proposed, strict=True)])
     kv = {
         name: cache[-1].numpy().astype(np.float16) for name, cache in (("keys", target.keys), ("values", target.values))
@@ -87,8 +86,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--target", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--rows", type=int, default=128, help="rows written side by side")
-    parser.add_argument("--length", type=int, default=448, help="tokens a row")
+    parser.add_argument("--rows", type=int, default=224, help="rows written side by side")
+    parser.add_argument("--length", type=int, default=288, help="tokens a row")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     torch.set_num_threads(1)
