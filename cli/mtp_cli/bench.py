@@ -38,6 +38,7 @@ def bench(
     limit: bench_options.Limit = 5,
     prompt_tokens: bench_options.PromptTokens = None,
     num_tokens: bench_options.NumTokens = "128",
+    ignore_eos: bench_options.IgnoreEos = True,
     repeats: bench_options.Repeats = 1,
     delay: bench_options.Delay = 0.0,
     batch_sizes: BatchSizes = None,
@@ -83,7 +84,7 @@ def bench(
     sizes = parse_sizes(batch_sizes)
     if sizes is not None:
         as_json = as_json or _json_for("--batch-sizes", output)
-        _check_batches(lenient, exact, len(depths) + len(lengths) + len(names) > 3, report is not None)
+        _check_batches(lenient, exact, ignore_eos, len(depths) + len(lengths) + len(names) > 3, report is not None)
     rest = exact, force, adapter_path, draft_position
     # Every depth is checked; which pair is loaded does not depend on it.
     pair_options, *_ = [PairOptions.of(model, names[0], no_draft, str(depth), *rest) for depth in depths]
@@ -96,7 +97,8 @@ def bench(
     if sizes is not None:
         bench_batches(pair, workloads, sizes, sampling, num_tokens=lengths[0], repeats=repeats, as_json=as_json)
         return
-    reports = Measured(depths, lengths, repeats, delay, lenient, exact).reports(pair, drafting, workloads, sampling)
+    measured = Measured(depths, lengths, ignore_eos, repeats, delay, lenient, exact)
+    reports = measured.reports(pair, drafting, workloads, sampling)
     if report is not None:
         write_report(report, reports, pair, sampling)
     print_result(JSON if as_json else output, reports, pair, sampling)
@@ -116,13 +118,14 @@ def _json_for(option: str, output: str) -> bool:
     return output == JSON
 
 
-def _check_batches(lenient: bool, exact: bool, several: bool, page: bool) -> None:
+def _check_batches(lenient: bool, exact: bool, ignore_eos: bool, several: bool, page: bool) -> None:
     """Refuses what `--batch-sizes` cannot do."""
     if exact:
         problem = "--exact is of one sequence: in a batch, how a row is rounded depends on how many others there are"
         raise MisuseError(problem, fix="leave out --batch-sizes")
-    if lenient:
-        raise MisuseError("--batch-sizes does not go with --lenient", fix="leave one out")
+    if lenient or not ignore_eos:
+        other = "--lenient" if lenient else "--stop-at-eos"
+        raise MisuseError(f"--batch-sizes does not go with {other}", fix="leave one out")
     if several:
         raise MisuseError(
             "--batch-sizes needs one drafter, one --num-draft-tokens and one --num-tokens", fix="give one of each"
@@ -164,6 +167,7 @@ class Measured:
 
     depths: list[int | str]
     lengths: list[int]
+    ignore_eos: bool
     repeats: int
     delay: float
     lenient: bool
@@ -188,6 +192,7 @@ class Measured:
                     workloads,
                     self.depths,
                     num_tokens=length,
+                    stop_ids=() if self.ignore_eos else pair.tokenizer.eos_token_ids,
                     repeats=self.repeats,
                     sampler=sampling.sampler(),
                     lenient=self.lenient,

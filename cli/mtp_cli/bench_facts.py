@@ -64,10 +64,12 @@ def machine_facts(report: "Report") -> list[tuple[str, str]]:
 def _protocol(report: "Report", sampling: SamplingOptions) -> str:
     repeats = "1 run" if report.repeats == 1 else f"{report.repeats} runs"
     drafts = f", drafts a round: {report.num_draft_tokens}" if report.memory.mtp_peak is not None else ""
-    return (
-        f"{sampling.describe()}, {report.num_tokens} tokens a run (stop ids ignored), {repeats} of each prompt in "
-        f"random order{drafts}"
+    ends = (
+        f"up to {report.num_tokens} tokens a run"
+        if report.stops
+        else f"{report.num_tokens} tokens a run (stop ids ignored)"
     )
+    return f"{sampling.describe()}, {ends}, {repeats} of each prompt in random order{drafts}"
 
 
 def _speculation(report: "Report") -> list[tuple[str, str]]:

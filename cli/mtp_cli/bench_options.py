@@ -95,6 +95,13 @@ NumTokens = Annotated[
         callback=positive_numbers("--num-tokens"),
     ),
 ]
+IgnoreEos = Annotated[
+    bool,
+    typer.Option(
+        "--ignore-eos/--stop-at-eos",
+        help="Equally long runs, or runs that end where the reply does, with --num-tokens at most.",
+    ),
+]
 Repeats = Annotated[
     int,
     typer.Option(

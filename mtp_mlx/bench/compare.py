@@ -11,7 +11,7 @@ from mtp_mlx.bench.spread import Interval, paired_interval
 from mtp_mlx.errors import MisuseError, UserError
 
 DRIFT = 0.03  # speeds of one and the same thing differ by about this much between two sessions on one machine
-_CONDITIONS = ("model", "sampling", "machine", "exact", "repeats")
+_CONDITIONS = ("model", "sampling", "machine", "exact", "repeats", "stop_ids")
 _Figure = Callable[[dict[str, Any]], float]
 
 

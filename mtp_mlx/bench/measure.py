@@ -3,7 +3,7 @@
 - A run in which something was compiled for the first time is not counted, but done again.
 - Each prompt runs in all ways right after each other, in random order, and prompts come in random order too: drifts of
   the machine hit all ways alike. The order comes from a fixed seed.
-- Every run emits the same number of tokens; stop ids are ignored.
+- Every run emits the same number of tokens and stop ids are ignored, unless runs are to end as replies do.
 - Decoding is timed from the first token to the last, without instruments: phases are timed in runs of their own.
 - Greedy outputs must be equal, and those drawn with a seed; where they are not, the first difference and its logit gap
   are reported. Draws without a seed have the same distribution, but differ.
@@ -13,7 +13,7 @@
 """
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import product
@@ -73,6 +73,7 @@ def measure_drafters(
     depths: Sequence[int | str],
     *,
     num_tokens: int = 128,
+    stop_ids: Collection[int] = (),
     repeats: int = 1,
     sampler: Sampling = GREEDY,
     lenient: bool = False,
@@ -86,6 +87,7 @@ def measure_drafters(
         drafters: by the name that the reports give them; none for plain decoding only.
         depths: drafts a round, numbers or "auto".
         num_tokens: to emit in each run, at least 2.
+        stop_ids: ids that end a run before; none where all runs shall be equally long.
         repeats: runs of each prompt and way.
         sampler: how tokens are drawn.
         lenient: also measure the lenient rule, which is not lossless.
@@ -98,13 +100,13 @@ def measure_drafters(
 
     Raises:
         MisuseError: too few tokens or repeats, or a prompt that leaves no room for them in the context.
-        UserError: drafting was asked for, and nothing was ever drafted. ("auto" may try it and find that it does not
-            pay: that is a result.)
+        UserError: drafting was asked for, and nothing was ever drafted ("auto" may try it and find that it does not
+            pay: that is a result); or a run ended at its first token.
     """
     _check(model, workloads, num_tokens, repeats)
     longest = max(len(work.ids) for work in workloads) + num_tokens
     way = exact_way(model, longest, _deepest(depths)) if exact else None
-    runner = Runner(model, drafters, num_tokens, sampler, delay, way and way.widths, longest)
+    runner = Runner(model, drafters, num_tokens, stop_ids, sampler, delay, way and way.widths, longest)
     bench = _Bench(runner, depths, lenient, way)
     bench.run_all(workloads, repeats, progress or (lambda done, total: None))
     bench.check_drafted()
@@ -187,6 +189,7 @@ class _Bench:
             phases=mean_phases([self.runner.phases(ids, way) for ids in samples]),
             energy=self.energy(samples, way),
             exact=self.exact,
+            stops=bool(self.runner.stop_ids),
         )
 
     def result(self, prompt: int, work: Workload, way: Way) -> PromptResult:
@@ -211,8 +214,9 @@ class _Bench:
             return None
 
         def joules(way: Way) -> float:
-            tokens = self.runner.num_tokens * len(prompts)
-            return meter.joules(lambda: [self.runner.run(ids, way) for ids in prompts]) / tokens
+            runs: list[Run] = []
+            spent = meter.joules(lambda: runs.extend(self.runner.run(ids, way) for ids in prompts))
+            return spent / sum(len(run.tokens) for run in runs)
 
         return Energy(joules(PLAIN), None if way == PLAIN else joules(way))
 

@@ -34,6 +34,7 @@ class Report:
         date: day and time of the run, ISO 8601.
         phases: where the time of a round goes, by a run of its own.
         energy: joules a token, where the machine reports them.
+        stops: whether runs ended where replies do; `num_tokens` is the most they could have then.
     """
 
     model: str
@@ -50,6 +51,7 @@ class Report:
     phases: Phases
     energy: Energy | None = None
     exact: ExactWay | None = None
+    stops: bool = False
 
     @property
     def categories(self) -> list[Summary]:
@@ -89,7 +91,7 @@ class Report:
             "drafter": self.drafter,
             "date": self.date,
             "num_tokens": self.num_tokens,
-            "stop_ids": "ignored",
+            "stop_ids": "end a run" if self.stops else "ignored",
             "repeats": self.repeats,
             "num_draft_tokens": self.num_draft_tokens,
             "sampling": asdict(self.sampler),

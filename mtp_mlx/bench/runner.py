@@ -1,7 +1,7 @@
 """Runs one prompt in one way, without instruments or with them."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from itertools import pairwise
@@ -18,6 +18,7 @@ from mtp_mlx.decoding.round import Round
 from mtp_mlx.decoding.sampling import Controls, Sampling
 from mtp_mlx.decoding.stream import Emitted, TokenStream
 from mtp_mlx.decoding.widths import Widths
+from mtp_mlx.errors import UserError
 from mtp_mlx.models.drafter import Drafter
 from mtp_mlx.models.target import Target
 
@@ -39,10 +40,11 @@ PLAIN = Way()
 
 
 class Runner:
-    """Generates a fixed number of tokens with one target.
+    """Generates a fixed number of tokens, or a whole reply, with one target.
 
     Args:
         drafters: by name; empty for plain decoding only.
+        stop_ids: ids that end a run before it has `num_tokens`.
         delay: seconds to wait before each run.
         widths: how many rows passes compute, where results must be exact.
         room: tokens that the widths were measured for.
@@ -57,13 +59,14 @@ class Runner:
         model: Target,
         drafters: Mapping[str, Drafter],
         num_tokens: int,
+        stop_ids: Collection[int] = (),
         sampler: Sampling = GREEDY,
         delay: float = 0.0,
         widths: Widths | None = None,
         room: int = 0,
     ):
         self.model, self.drafters, self.sampler = model, drafters, sampler
-        self.num_tokens, self.delay = num_tokens, delay
+        self.num_tokens, self.stop_ids, self.delay = num_tokens, stop_ids, delay
         self.widths, self.room = widths, room
         self.key_values: dict[Way, int] = {}
         self.drafted: dict[Way, int] = {}
@@ -100,7 +103,8 @@ class Runner:
         cache = self.model.make_cache()
         if self.widths is not None:
             cache.require(self.room + cache.max_rows)
-        stream = TokenStream(round, cache, ids, max_tokens=self.num_tokens, depth=depth, controls=controls)
+        ends = {"max_tokens": self.num_tokens, "stop_ids": self.stop_ids}
+        stream = TokenStream(round, cache, ids, **ends, depth=depth, controls=controls)
         mx.synchronize()
         mx.reset_peak_memory()
         emitted, times = [], []
@@ -108,6 +112,9 @@ class Runner:
         for each in stream:
             times.append(time.perf_counter())
             emitted.append(each._replace(logits=None))  # which would keep a vocabulary for each token
+        if len(emitted) < 2:
+            fix = "leave this prompt out, or ignore stop ids"
+            raise UserError("a reply ends at its first token: there is nothing to time", given=f"{ids[-8:]}", fix=fix)
         self.key_values[way] = max(self.key_values.get(way, 0), cache.nbytes)
         peak = mx.get_peak_memory()
         return Run(

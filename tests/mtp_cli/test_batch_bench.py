@@ -60,6 +60,7 @@ def test_impossible_sizes(sizes):
     ("option", "line"),
     [
         ("--lenient", "--batch-sizes does not go with --lenient; leave one out"),
+        ("--stop-at-eos", "--batch-sizes does not go with --stop-at-eos; leave one out"),
         (
             "--exact",
             "--exact is of one sequence: in a batch, how a row is rounded depends on how many others there are",

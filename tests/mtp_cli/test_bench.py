@@ -57,6 +57,12 @@ def test_the_table_is_on_stdout_and_says_how_it_was_measured(pair):
     assert max(map(len, lines)) <= 120
 
 
+def test_runs_can_end_where_replies_do(pair):
+    result = mtp("bench", *pair.options, *QUICK, "--stop-at-eos")
+    assert result.exit_code == 0
+    assert "greedy, up to 12 tokens a run, 1 run of each prompt" in result.stdout
+
+
 def test_sampling_and_the_lenient_rule_are_named(pair):
     lines = mtp("bench", *pair.options, *QUICK, "--temp", "1", "--top-k", "9", "--lenient").stdout.splitlines()
     assert lines[6].endswith("with equally distributed output.")

@@ -61,6 +61,25 @@ def test_both_ways_give_the_target_s_tokens_and_all_figures(model, drafter):
     assert report.prefill_tps.median > 0
 
 
+def test_runs_end_as_replies_do_where_they_are_asked_to(model, drafter):
+    works = [workload(5), workload(9)]
+    whole = [continuation(model, work.ids) for work in works]
+    stop = whole[0][6]
+    assert stop not in whole[0][:6] + whole[1][:1]
+    report = measure(model, drafter, works, num_tokens=TOKENS, num_draft_tokens=3, stop_ids={stop})
+    assert report.stops and report.diverged == []
+    for result, tokens in zip(report.results, whole, strict=True):
+        expected = tokens[: tokens.index(stop) + 1] if stop in tokens else tokens
+        assert [run.tokens for run in result.plain + result.mtp] == [expected] * 2
+    assert len(report.results[0].plain[0].tokens) == 7
+
+
+def test_a_reply_of_one_token_cannot_be_timed(model):
+    work = workload(5)
+    with pytest.raises(UserError, match="ends at its first token"):
+        measure(model, None, [work], num_tokens=TOKENS, stop_ids={continuation(model, work.ids, 1)[0]})
+
+
 def test_a_drafter_that_is_always_right(model):
     work = workload(8)
     drafter = tiny.ScriptedDrafter(work.ids + continuation(model, work.ids), False, CONFIG["vocab_size"])
