@@ -41,6 +41,12 @@ class Anchors:
     def tensors(self) -> list[Tensor]:
         return list(vars(self).values())
 
+    def blur(self, noise: float) -> None:
+        """Adds to what the head reads of the target, relative to its spread, so that it cannot be known by heart."""
+        for name in ("hidden", "keys", "values"):
+            exact = getattr(self, name)
+            setattr(self, name, exact + noise * exact.std() * torch.randn_like(exact))
+
 
 def linear(inputs: int, outputs: int) -> nn.Linear:
     layer = nn.Linear(inputs, outputs, bias=False)
@@ -117,8 +123,9 @@ class MLP(nn.Module):
 
 
 class Layer(nn.Module):
-    def __init__(self, text: dict):
+    def __init__(self, text: dict, dropout: float):
         super().__init__()
+        self.dropout = dropout
         self.self_attn, self.mlp = Attention(text), MLP(text)
         self.input_layernorm, self.post_attention_layernorm = RMSNorm(text["hidden_size"]), RMSNorm(text["hidden_size"])
         self.pre_feedforward_layernorm = RMSNorm(text["hidden_size"])
@@ -126,27 +133,34 @@ class Layer(nn.Module):
         self.layer_scalar = nn.Parameter(torch.ones(1))
 
     def forward(self, x: Tensor, *seen) -> Tensor:
-        x = x + self.post_attention_layernorm(self.self_attn(self.input_layernorm(x), *seen))
-        x = x + self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x)))
+        x = x + self.drop(self.post_attention_layernorm(self.self_attn(self.input_layernorm(x), *seen)))
+        x = x + self.drop(self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x))))
         return x * self.layer_scalar
+
+    def drop(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.dropout, self.training)
 
 
 class Body(nn.Module):
-    def __init__(self, text: dict):
+    def __init__(self, text: dict, dropout: float):
         super().__init__()
         self.embed_tokens = nn.Embedding(text["vocab_size"], text["hidden_size"])
-        self.layers = nn.ModuleList(Layer(text) for _ in text["layer_types"])
+        self.layers = nn.ModuleList(Layer(text, dropout) for _ in text["layer_types"])
         self.norm = RMSNorm(text["hidden_size"])
 
 
 class Head(nn.Module):
-    """`config` is the head's config.json."""
+    """`config` is the head's config.json.
 
-    def __init__(self, config: dict):
+    Args:
+        dropout: share of what a layer adds that is left out in training.
+    """
+
+    def __init__(self, config: dict, dropout: float = 0.0):
         super().__init__()
         self.text = config["text_config"]
         hidden, backbone = self.text["hidden_size"], config["backbone_hidden_size"]
-        self.model = Body(self.text)
+        self.model = Body(self.text, dropout)
         self.pre_projection, self.post_projection = linear(2 * backbone, hidden), linear(hidden, backbone)
         self.masked_embedding = ClusteredHead(hidden, self.text["vocab_size"], config["num_centroids"])
 

@@ -54,30 +54,34 @@ class MLP(nn.Module):
 
 
 class Layer(nn.Module):
-    def __init__(self, config: dict):
+    def __init__(self, config: dict, dropout: float):
         super().__init__()
+        self.dropout = dropout
         self.self_attn, self.mlp = Attention(config), MLP(config)
         self.input_layernorm, self.post_attention_layernorm = (
             RMSNorm(config["hidden_size"], config["rms_norm_eps"]) for _ in range(2)
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x))
-        return x + self.mlp(self.post_attention_layernorm(x))
+        x = x + self.drop(self.self_attn(self.input_layernorm(x)))
+        return x + self.drop(self.mlp(self.post_attention_layernorm(x)))
+
+    def drop(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.dropout, self.training)
 
 
 class Body(nn.Module):
-    def __init__(self, config: dict):
+    def __init__(self, config: dict, dropout: float):
         super().__init__()
         self.embed_tokens = nn.Embedding(config["vocab_size"], config["hidden_size"])
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config["num_hidden_layers"]))
+        self.layers = nn.ModuleList(Layer(config, dropout) for _ in range(config["num_hidden_layers"]))
         self.norm = RMSNorm(config["hidden_size"], config["rms_norm_eps"])
 
 
 class SmallLlama(nn.Module):
-    def __init__(self, config: dict):
+    def __init__(self, config: dict, dropout: float = 0.0):
         super().__init__()
-        self.model = Body(config)
+        self.model = Body(config, dropout)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Ids [B, L] -> hidden states [B, L, D] after the final norm."""
@@ -99,7 +103,7 @@ class SmallLlama(nn.Module):
 class StandaloneTrainer(Trainer):
     def __init__(self, args: argparse.Namespace):
         config = json.loads((args.start_from / "config.json").read_text("utf-8"))
-        model = SmallLlama(config)
+        model = SmallLlama(config, args.dropout)
         model.load_state_dict(restored(args.start_from))
         super().__init__(args, model, config)
         for layer in model.model.layers:
@@ -116,8 +120,11 @@ class StandaloneTrainer(Trainer):
 
     @torch.no_grad()
     def evaluate(self) -> dict:
+        self.model.eval()
         tokens, top_ids, _, counts = self.held_out
-        hits = torch.cat([(self(row[None]) @ self.model.model.embed_tokens.weight.T).argmax(-1) for row in tokens])
+        table = self.model.model.embed_tokens.weight
+        hits = torch.cat([(self.model(row[None]) @ table.T).argmax(-1) for row in tokens])
+        self.model.train()
         hits = (hits == top_ids[..., 0]) & counts.bool()
         end = hits.shape[1] - COUNTED_DRAFTS
         ahead = torch.stack([hits[:, 1 + j : 1 + j + end] for j in range(COUNTED_DRAFTS)]).float().cumprod(0)

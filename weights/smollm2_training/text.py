@@ -33,8 +33,8 @@ class Text:
             counts += np.bincount(file["top_ids"][..., 0].ravel(), minlength=vocab)
         return counts
 
-    def batch(self, rows: int, anchors: int, steps: int) -> Anchors:
-        """`rows` random rows of one file."""
+    def batch(self, rows: int, anchors: tuple[int, int], steps: int) -> Anchors:
+        """`rows` random rows of one file; see `anchors_of`."""
         file = self.some_file()
         index = self.rng.choice(len(file["tokens"]), rows, replace=False)
         return anchors_of(file, index, anchors, steps, self.rng)
@@ -49,32 +49,33 @@ def read(path: Path) -> dict[str, np.ndarray]:
         return {name: file[name] for name in (*NAMES, "temp")}
 
 
-def anchors_of(file: dict, index: np.ndarray, count: int, steps: int, rng: np.random.Generator) -> Anchors:
-    """`count` places of each of the rows at `index`, in replies where there are enough of them."""
+def anchors_of(file: dict, index: np.ndarray, counts: tuple[int, int], steps: int, rng: np.random.Generator) -> Anchors:
+    """Places of each of the rows at `index`: so many in replies, where there are enough of them, and so many others."""
     length = file["tokens"].shape[1]
-    place = np.stack([choose_places(file["role"][i], count, length - steps - 1, rng) for i in index])
+    place = np.stack([choose_places(file["role"][i], counts, length - steps - 1, rng) for i in index])
     ahead = place[..., None] + 1 + np.arange(steps)
     rows = index[:, None]
     take = lambda name: torch.from_numpy(file[name][rows, place])  # noqa: E731
     follow = lambda name: torch.from_numpy(file[name][rows[..., None], ahead])  # noqa: E731
-    counts = follow("role") == ASSISTANT
-    counts[:, :, 0] = True
+    roles = follow("role")
+    same_turn = (roles == roles[:, :, :1]).cumprod(-1).bool()
     return Anchors(
         place=torch.from_numpy(place),
         hidden=take("hidden").float(),
         tokens=follow("tokens").long(),
         top_ids=torch.from_numpy(file["top_ids"][rows[..., None], ahead].astype(np.int64)),
         top_probs=follow("top_lp").float().exp(),
-        counts=counts.cumprod(-1).bool(),
+        counts=same_turn,
         keys=torch.from_numpy(file["keys"][index]).float(),
         values=torch.from_numpy(file["values"][index]).float(),
     )
 
 
-def choose_places(role: np.ndarray, count: int, end: int, rng: np.random.Generator) -> np.ndarray:
-    """Sorted places whose next token stands in a reply; others where there are too few of them."""
-    replies = np.flatnonzero(role[1 : end + 1] == ASSISTANT)
-    if len(replies) < count:
-        others = np.setdiff1d(np.arange(end), replies)
-        replies = np.concatenate([replies, rng.choice(others, count - len(replies), replace=False)])
-    return np.sort(rng.choice(replies, count, replace=False))
+def choose_places(role: np.ndarray, counts: tuple[int, int], end: int, rng: np.random.Generator) -> np.ndarray:
+    """Sorted places before `end`: `counts[0]` whose next token stands in a reply, `counts[1]` others."""
+    in_reply = role[1 : end + 1] == ASSISTANT
+    replies, others = (rng.permutation(np.flatnonzero(which)) for which in (in_reply, ~in_reply))
+    chosen = np.concatenate([replies[: counts[0]], others[: counts[1]]])
+    missing = sum(counts) - len(chosen)
+    rest = np.setdiff1d(np.arange(end), chosen)
+    return np.sort(np.concatenate([chosen, rng.choice(rest, missing, replace=False)]))

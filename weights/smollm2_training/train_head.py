@@ -22,7 +22,7 @@ EVALUATED_ROWS = 64
 class HeadTrainer(Trainer):
     def __init__(self, args: argparse.Namespace):
         config = json.loads((args.start_from / "config.json").read_text("utf-8"))
-        head = Head(config)
+        head = Head(config, args.dropout)
         head.load_state_dict(restored(args.start_from))
         super().__init__(args, head, config)
         self.table = load_file(args.target / "model.safetensors")["model.embed_tokens.weight"].float()
@@ -36,21 +36,25 @@ class HeadTrainer(Trainer):
         """Greedy rows: there the drafts that agree with the text are exactly those that would be accepted."""
         rows, rng = np.flatnonzero(file["temp"] == 0)[:EVALUATED_ROWS], np.random.default_rng(0)
         chunks = rows.reshape(-1, self.args.rows)  # in the shape of a training step, which is compiled already
-        return [anchors_of(file, chunk, self.args.anchors, self.args.draft_steps, rng) for chunk in chunks]
+        return [anchors_of(file, chunk, (self.args.anchors, 0), self.args.draft_steps, rng) for chunk in chunks]
 
     def loss(self) -> Tensor:
         early = self.progress < self.args.early
         steps = self.args.early_steps if early else self.args.draft_steps
-        anchors = self.text.batch(self.args.rows, self.args.anchors, steps)
+        replies = round(self.args.anchors * self.args.reply_share)
+        anchors = self.text.batch(self.args.rows, (replies, self.args.anchors - replies), steps)
+        anchors.blur(self.args.noise)
         sampled = self.competitors(np.unique(anchors.top_ids.numpy()), len(self.table))
         return self.model.loss(self.table, self.cluster_of, self.weights, self.args.soft, *sampled, *anchors.tensors)
 
     @torch.no_grad()
     def evaluate(self) -> dict:
         """Accepted drafts an anchor with the full head and the clustered one, and the share of each position's."""
+        self.model.eval()
         full, clustered = (
             torch.stack(hits, 2).mean((1, 2)) for hits in zip(*map(self._hits, self.held_out), strict=True)
         )
+        self.model.train()
         return {
             "accepted": round(full.sum().item(), 3),
             "clustered": round(clustered.sum().item(), 3),
@@ -74,6 +78,10 @@ def main() -> None:
     options = parser(__doc__.splitlines()[0])
     options.set_defaults(rows=16)
     options.add_argument("--anchors", type=int, default=40, help="anchors a row")
+    options.add_argument("--reply-share", type=float, default=0.75, help="share of the anchors that stand in replies")
+    options.add_argument(
+        "--noise", type=float, default=0.15, help="in states, keys and values, relative to their spread"
+    )
     options.add_argument("--draft-steps", type=int, default=5)
     options.add_argument("--early-steps", type=int, default=3, help="draft steps in the first part of the run")
     options.add_argument("--early", type=float, default=0.6, help="share of the time that this part takes")

@@ -125,7 +125,7 @@ class Trainer:
 
 
 def stored(tensor: Tensor) -> Tensor:
-    return tensor.bfloat16() if tensor.is_floating_point() else tensor.long()
+    return tensor.bfloat16() if tensor.is_floating_point() else tensor.int()
 
 
 def restored(folder: Path) -> dict[str, Tensor]:
@@ -167,9 +167,10 @@ def parser(description: str) -> argparse.ArgumentParser:
     result.add_argument("--soft", type=float, default=0.5, help="share of the loss that imitates the distribution")
     result.add_argument("--negatives", type=int, default=2500, help="ids drawn by usage, and as many evenly")
     result.add_argument("--competitors", type=int, default=4096, help="ids that compete in a step")
-    result.add_argument("--muon-rate", type=float, default=0.02)
-    result.add_argument("--adam-rate", type=float, default=0.004)
-    result.add_argument("--report-seconds", type=float, default=180)
+    result.add_argument("--muon-rate", type=float, default=0.04)
+    result.add_argument("--adam-rate", type=float, default=0.008)
+    result.add_argument("--dropout", type=float, default=0.1, help="share of what a layer adds that is left out")
+    result.add_argument("--report-seconds", type=float, default=240)
     result.add_argument("--checkpoint-minutes", type=float, default=5)
     result.add_argument("--seed", type=int, default=0)
     return result
