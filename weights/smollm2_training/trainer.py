@@ -136,7 +136,7 @@ def restored(folder: Path) -> dict[str, Tensor]:
 
 def work(rank: int, args: argparse.Namespace, kind: type[Trainer]) -> None:
     torch.set_num_threads(1)
-    torch.manual_seed(args.seed)
+    torch.manual_seed(args.seed + rank)  # other noise in each
     method = f"file://{args.output.resolve()}.peers"
     dist.init_process_group("gloo", init_method=method, rank=rank, world_size=args.processes, timeout=PEER_TIMEOUT)
     kind(args).run()
