@@ -14,9 +14,7 @@ def first_divergence(model: Target, prompt: list[int], plain: Run, others: Seque
     """Where the first of `others` that differs from `plain` does so."""
     expected = plain.tokens
     for run in others:
-        pairs = enumerate(
-            zip(expected, run.tokens, strict=False)
-        )  # none is the beginning of another: they have one end
+        pairs = enumerate(zip(expected, run.tokens, strict=True))
         at = next((n for n, (ours, theirs) in pairs if ours != theirs), None)
         if at is not None:
             gap = _logit_gap(model, prompt + expected[:at], expected[at], run.tokens[at])
