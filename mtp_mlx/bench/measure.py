@@ -21,7 +21,7 @@ from statistics import mean
 
 from mlx.utils import tree_flatten
 
-from mtp_mlx.bench.instruments import Energy, energy_meter, mean_phases
+from mtp_mlx.bench.instruments import Energy, Phases, energy_meter, mean_phases
 from mtp_mlx.bench.machine import this_machine
 from mtp_mlx.bench.outputs import departure, first_divergence
 from mtp_mlx.bench.report import Memory, Report
@@ -93,7 +93,7 @@ def measure_drafters(
         lenient: also measure the lenient rule, which is not lossless.
         exact: decode in widths that agree to the bit, in every way; the report says how and at what price.
         delay: seconds to wait before each run, for machines that get hot.
-        progress: called with (runs done, runs in all), first when warming up is done.
+        progress: called with (runs done, runs in all), first when warming up is done; runs that time the phases count.
 
     Returns:
         A report for each drafter and depth; the plain runs in them are the same. Without a drafter, one.
@@ -109,9 +109,7 @@ def measure_drafters(
     runner = Runner(model, drafters, num_tokens, stop_ids, sampler, delay, way and way.widths, longest)
     bench = _Bench(runner, depths, lenient, way)
     bench.run_all(workloads, repeats, progress or (lambda done, total: None))
-    bench.check_drafted()
-    drafting = [way for way in bench.ways if way.rule == "mtp"]
-    return [bench.report(workloads, repeats, way) for way in drafting or [PLAIN]]
+    return [bench.report(workloads, repeats, way) for way in bench.reported]
 
 
 def _check(model: Target, workloads: Sequence[Workload], num_tokens: int, repeats: int) -> None:
@@ -147,15 +145,23 @@ class _Bench:
         rules = ("mtp", "lenient") if lenient else ("mtp",)
         choices = product(self.drafters, depths, rules)
         self.ways = [PLAIN, *(Way(rule, depth, name) for name, depth, rule in choices)]
+        self.reported = [way for way in self.ways if way.rule == "mtp"] or [PLAIN]
         self.runs: dict[tuple[int, Way], list[Run]] = {}  # by the number of the prompt
+        self.phases: dict[Way, list[Phases]] = {}
 
     def run_all(self, workloads: Sequence[Workload], repeats: int, progress: Progress) -> None:
         for way in self.ways:
             self.runner.run(workloads[0].ids, way)  # once for nothing, for caches and clocks
-        total = len(workloads) * repeats * len(self.ways)
+        order = list(self._order(len(workloads), repeats))
+        phases = list(product(self.reported, _samples(workloads)))
+        total = len(order) + len(phases)
         progress(0, total)
-        for done, (prompt, way) in enumerate(self._order(len(workloads), repeats), start=1):
+        for done, (prompt, way) in enumerate(order, start=1):
             self.runs.setdefault((prompt, way), []).append(self.runner.run(workloads[prompt].ids, way))
+            progress(done, total)
+        self.check_drafted()
+        for done, (way, ids) in enumerate(phases, start=len(order) + 1):
+            self.phases.setdefault(way, []).append(self.runner.phases(ids, way))
             progress(done, total)
 
     def _order(self, prompts: int, repeats: int) -> Iterator[tuple[int, Way]]:
@@ -173,7 +179,6 @@ class _Bench:
 
     def report(self, workloads: Sequence[Workload], repeats: int, way: Way) -> Report:
         results = [self.result(n, work, way) for n, work in enumerate(workloads)]
-        samples = list({work.category: work.ids for work in reversed(workloads)}.values())  # the first of each
         return Report(
             model=self.model.name,
             drafter=way.drafter,
@@ -186,8 +191,8 @@ class _Bench:
             memory=self.memory(results, way),
             results=results,
             roofline=self.roofline(results, way),
-            phases=mean_phases([self.runner.phases(ids, way) for ids in samples]),
-            energy=self.energy(samples, way),
+            phases=mean_phases(self.phases[way]),
+            energy=self.energy(_samples(workloads), way),
             exact=self.exact,
             stops=bool(self.runner.stop_ids),
         )
@@ -247,6 +252,11 @@ class _Bench:
             plain_peak=max(run.peak_memory for result in results for run in result.plain),
             mtp_peak=max(mtp) if mtp else None,
         )
+
+
+def _samples(workloads: Sequence[Workload]) -> list[list[int]]:
+    """The first prompt of each category, for what is measured in runs of its own."""
+    return list({work.category: work.ids for work in reversed(workloads)}.values())
 
 
 def _nbytes(module) -> int:
