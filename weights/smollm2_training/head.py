@@ -22,6 +22,7 @@ class Anchors:
         place: i of each anchor [B, M].
         hidden: the target's state at i, after its final norm [B, M, D].
         tokens: what draft step j reads, token i + 1 + j [B, M, K].
+        states: the target's state after it [B, M, K, D].
         top_ids: what the target finds likeliest after it, best first [B, M, K, T].
         top_probs: how likely [B, M, K, T].
         counts: whether the step teaches anything [B, M, K].
@@ -31,6 +32,7 @@ class Anchors:
     place: Tensor
     hidden: Tensor
     tokens: Tensor
+    states: Tensor
     top_ids: Tensor
     top_probs: Tensor
     counts: Tensor
@@ -164,8 +166,8 @@ class Head(nn.Module):
         self.pre_projection, self.post_projection = linear(2 * backbone, hidden), linear(hidden, backbone)
         self.masked_embedding = ClusteredHead(hidden, self.text["vocab_size"], config["num_centroids"])
 
-    def unroll(self, target_table: Tensor, anchors: Anchors) -> Iterator[Tensor]:
-        """The head's own hidden state [B, M, hidden] of each draft step."""
+    def unroll(self, target_table: Tensor, anchors: Anchors) -> Iterator[tuple[Tensor, Tensor]]:
+        """Of each draft step the own hidden state [B, M, hidden], and what the next step reads of it [B, M, D]."""
         length = anchors.keys.shape[2]
         unseen = torch.arange(length) > anchors.place[..., None]
         mask = torch.zeros(unseen.shape).masked_fill(unseen, -math.inf)
@@ -177,8 +179,8 @@ class Head(nn.Module):
             for layer in self.model.layers:
                 x = layer(x, tables, anchors.keys, anchors.values, mask)
             own = self.model.norm(x)
-            yield own
             hidden = self.post_projection(own)
+            yield own, hidden
 
     def loss(
         self,
@@ -186,6 +188,7 @@ class Head(nn.Module):
         cluster_of: Tensor,
         weights: list[float],
         soft: float,
+        alike: float,
         sample: Tensor,
         correction: Tensor,
         row_of: Tensor,
@@ -197,6 +200,8 @@ class Head(nn.Module):
             weights: of each draft step.
             soft: share of the loss that compares with the target's distribution over its likeliest tokens instead of
                 its choice.
+            alike: weight of how far the projected states are from the target's own, squared and relative to their
+                variance (after Li et al. 2024, "EAGLE: Speculative sampling requires rethinking feature uncertainty").
             sample: ids that compete [S]: all of `top_ids` and some of the others.
             correction: subtracted from their logits: log of the chance to be in the sample (Jean et al. 2015, "On using
                 very large target vocabulary for neural machine translation").
@@ -205,11 +210,13 @@ class Head(nn.Module):
         anchors = Anchors(*tensors)
         table = F.embedding(sample, self.model.embed_tokens.weight)
         total = 0.0
-        for j, own in enumerate(self.unroll(target_table, anchors)):
+        for j, (own, state) in enumerate(self.unroll(target_table, anchors)):
             top_ids, counts = anchors.top_ids[:, :, j], anchors.counts[:, :, j].float()
             loss = distillation(own, table, correction, row_of[top_ids], anchors.top_probs[:, :, j], soft)
             clusters = self.masked_embedding.centroids(own.detach()).transpose(1, 2)
             loss = loss + F.cross_entropy(clusters, cluster_of[top_ids[..., 0]], reduction="none")
+            wanted = anchors.states[:, :, j]
+            loss = loss + alike * (state - wanted).pow(2).mean(-1) / wanted.var()
             total = total + weights[j] * (loss * counts).sum() / counts.sum().clamp(min=1)
         return total / sum(weights)
 

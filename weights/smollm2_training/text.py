@@ -63,6 +63,7 @@ def anchors_of(file: dict, index: np.ndarray, counts: tuple[int, int], steps: in
         place=torch.from_numpy(place),
         hidden=take("hidden").float(),
         tokens=follow("tokens").long(),
+        states=follow("hidden").float(),
         top_ids=torch.from_numpy(file["top_ids"][rows[..., None], ahead].astype(np.int64)),
         top_probs=follow("top_lp").float().exp(),
         counts=same_turn,

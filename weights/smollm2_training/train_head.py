@@ -45,7 +45,8 @@ class HeadTrainer(Trainer):
         anchors = self.text.batch(self.args.rows, (replies, self.args.anchors - replies), steps)
         anchors.blur(self.args.noise)
         sampled = self.competitors(np.unique(anchors.top_ids.numpy()), len(self.table))
-        return self.model.loss(self.table, self.cluster_of, self.weights, self.args.soft, *sampled, *anchors.tensors)
+        shares = self.args.soft, self.args.alike
+        return self.model.loss(self.table, self.cluster_of, self.weights, *shares, *sampled, *anchors.tensors)
 
     @torch.no_grad()
     def evaluate(self) -> dict:
@@ -64,7 +65,7 @@ class HeadTrainer(Trainer):
     def _hits(self, anchors: Anchors) -> tuple[Tensor, Tensor]:
         """Share of each row's anchors whose drafts up to each step are all right [K, B]: full head, clustered head."""
         full, clustered = [], []
-        for j, own in enumerate(self.model.unroll(self.table, anchors)):
+        for j, (own, _) in enumerate(self.model.unroll(self.table, anchors)):
             label = anchors.top_ids[:, :, j, 0]
             right = (own @ self.model.model.embed_tokens.weight.T).argmax(-1) == label
             scores = self.model.masked_embedding.centroids(own)
@@ -81,6 +82,9 @@ def main() -> None:
     options.add_argument("--reply-share", type=float, default=0.75, help="share of the anchors that stand in replies")
     options.add_argument(
         "--noise", type=float, default=0.15, help="in states, keys and values, relative to their spread"
+    )
+    options.add_argument(
+        "--alike", type=float, default=1.0, help="weight of how far projected states are from the target's"
     )
     options.add_argument("--draft-steps", type=int, default=5)
     options.add_argument("--early-steps", type=int, default=3, help="draft steps in the first part of the run")
